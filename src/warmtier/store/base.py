@@ -1,0 +1,116 @@
+"""Contracts of byte stores. A store knows keys, bytes and bounds; it knows no policy, no request, no engine.
+
+``warmtier.testing.store_suite`` proves an implementation.
+
+Threads: every method may be called from several executor threads at once and may block (never call one on an engine's
+scheduler thread). Single chunks never raise: their fate is an outcome. ``StoreError`` is for a store that cannot be
+opened or is lost as a whole.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from warmtier.core.types import Key, TierKind
+
+
+class ReadOutcome(enum.StrEnum):
+    """What became of one chunk asked for."""
+
+    OK = "ok"
+    ABSENT = "absent"
+    CORRUPT = "corrupt"  # key, namespace, length or checksum did not match; the record is dropped
+    ERROR = "error"  # the medium failed
+    TIMEOUT = "timeout"
+
+
+class WriteOutcome(enum.StrEnum):
+    """What became of one chunk offered."""
+
+    STORED = "stored"
+    PRESENT = "present"
+    NO_ROOM = "no_room"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    READ_ONLY = "read_only"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One chunk to store. ``data`` is read during the call only."""
+
+    key: Key
+    data: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One chunk to load, straight ``into`` a writable buffer of exactly the stored length.
+
+    The buffer's content is undefined unless the outcome is OK.
+    """
+
+    key: Key
+    into: memoryview
+
+
+@dataclass(slots=True)
+class WriteResult:
+    """Outcomes in the order given, and the keys that lost their place to make room (whoever wrote them)."""
+
+    outcomes: list[WriteOutcome]
+    evicted: list[Key] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """A store's figures at one moment. Counters grow from open; sizes are bytes on the medium."""
+
+    capacity_bytes: int
+    used_bytes: int
+    chunks: int
+    bytes_written: int = 0
+    bytes_read: int = 0
+    write_seconds: float = 0.0
+    read_seconds: float = 0.0
+    corrupt: int = 0
+    errors: int = 0
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Bounded storage of chunks by key, in one namespace."""
+
+    kind: TierKind
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The hard bound on bytes held, everything on the medium included."""
+        ...
+
+    def open(self) -> Iterable[tuple[Key, int]]:
+        """Open or recover; return the (key, payload bytes) of every chunk that can be read. Raises StoreError."""
+        ...
+
+    def put(self, writes: Sequence[Write]) -> WriteResult:
+        """Store the chunks of one path, root first. Evicts on demand. A later duplicate of a key is PRESENT."""
+        ...
+
+    def get(self, reads: Sequence[Read]) -> list[ReadOutcome]:
+        """Load chunks; OK means that key, namespace, length and checksum matched."""
+        ...
+
+    def delete(self, keys: Sequence[Key]) -> None:
+        """Forget the keys; absent ones are ignored."""
+        ...
+
+    def stats(self) -> StoreStats:
+        """Return the figures now. Cheap; never blocks on the medium."""
+        ...
+
+    def close(self) -> None:
+        """Seal and release everything. Idempotent; afterwards puts are READ_ONLY and gets ABSENT."""
+        ...
