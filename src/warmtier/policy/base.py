@@ -87,7 +87,7 @@ class EvictionPolicy(ABC, Generic[K]):
 
     @abstractmethod
     def touch(self, access: Access[K], keys: Sequence[K], now: float) -> None:
-        """The request uses these resident chunks, root first, from the tier or as a device hit. Absent keys: ignored."""
+        """The request uses these chunks, root first, loaded or as a device hit. Absent keys: ignored."""
 
     @abstractmethod
     def admit(

@@ -92,7 +92,7 @@ class LruPolicy(EvictionPolicy[K]):
                 del self._children[parent]
 
     def _take(self, count: int, pinned: Pinned[K], own: frozenset[K] | set[K]) -> list[K]:
-        """Remove and return up to ``count`` victims, restarting the scan when a skipped parent may have become a leaf."""
+        """Remove and return up to ``count`` victims; scan again when a skipped parent may have become a leaf."""
         victims: list[K] = []
         while len(victims) < count:
             leaves = (key for key in self._parent if key not in self._children and key not in own and not pinned(key))
