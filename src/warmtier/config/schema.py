@@ -1,0 +1,179 @@
+"""The typed configuration: one schema for the YAML file, the environment, flags and the engine's extra config.
+
+``EngineConfig`` is the ``"warmtier"`` object inside vLLM's ``kv_connector_extra_config`` (parse it with
+``config.parse.parse_extra_config``). ``WarmtierConfig`` is the file: the same sections, plus ``vllm`` for what vLLM itself reads. Unknown keys are errors everywhere. Every knob lies
+in a section, so that ``WARMTIER_SECTION__KEY`` always names one.
+
+Sizes are totals over tensor-parallel ranks, per data-parallel engine.
+"""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from warmtier.config.fields import Count, Duration, Priority, Size, duration, size
+from warmtier.core.types import TierMode
+from warmtier.tiering.types import Placement
+
+
+class Section(BaseModel):
+    """Base of every section: immutable, unknown keys refused, defaults checked like given values."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+class OnUnsupported(enum.StrEnum):
+    """What to do at start with an engine version or model that warmtier does not support."""
+
+    REFUSE = "refuse"
+    OFF = "off"
+
+
+class Verify(enum.StrEnum):
+    """Which chunks loaded from host memory are compared with the digest taken when they were stored."""
+
+    OFF = "off"
+    SAMPLE = "sample"
+    ALWAYS = "always"
+
+
+class LoadDecision(enum.StrEnum):
+    """How it is decided whether a hit is loaded or its tokens are computed again."""
+
+    ALWAYS = "always"
+    MEASURED = "measured"
+
+
+class Admission(Section):
+    """Which chunks may enter a tier. All conditions must hold."""
+
+    minimum_priority: Priority = Field(0, description="refuse chunks whose retention priority is below this")
+    minimum_touches: Count = Field(1, description="store a chunk at its n-th sighting; 1 stores at once")
+
+
+class HostTier(Section):
+    """Host memory beside the engine: one slab that all workers of an engine share."""
+
+    capacity: Size = Field(description="bytes of host memory for KV, over all tensor-parallel ranks")
+    policy: str = Field("lru", description="eviction policy")
+    mode: TierMode = Field(TierMode.ON, description="off, observe (decide and count, move nothing), canary or on")
+    admission: Admission = Field(default_factory=Admission, description="what may enter")
+    numa_node: int | None = Field(
+        None, ge=0, description="bind the slab to this NUMA node; null leaves it to the kernel"
+    )
+
+
+class FileTier(Section):
+    """A directory of log-structured segments, owned by one engine."""
+
+    directory: Path = Field(description="directory on a local file system; data-parallel engines use sub-directories")
+    capacity: Size = Field(description="hard bound on the bytes in the directory, everything included")
+    policy: str = Field("lru", description="eviction policy")
+    mode: TierMode = Field(TierMode.ON, description="off, observe (decide and count, move nothing), canary or on")
+    placement: Placement = Field(Placement.THROUGH, description="through (when stored above), selective or back")
+    admission: Admission = Field(default_factory=Admission, description="what may enter")
+    free_space_floor: Size = Field(size("1GiB"), description="bytes of the file system that stay free for others")
+    segment_size: Size = Field(size("256MiB"), description="bytes of one segment file")
+    threads: Count = Field(4, description="threads that read and write")
+    deadline: Duration = Field(duration("2s"), description="a promotion that takes longer is a miss")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.directory.is_absolute():
+            raise ValueError(
+                f"directory {str(self.directory)!r} is relative; the engine's working directory is not yours"
+            )
+        if self.capacity < 2 * self.segment_size:
+            raise ValueError("capacity must hold at least two segments; lower segment_size or raise capacity")
+        return self
+
+
+class Loading(Section):
+    """When a hit is worth its load, and how long anyone waits for it."""
+
+    decision: LoadDecision = Field(
+        LoadDecision.MEASURED, description="always, or measured: load only where it is faster"
+    )
+    minimum_tokens: int = Field(0, ge=0, description="shorter hits are computed again")
+    pending_deadline: Duration = Field(duration("500ms"), description="longest wait for chunks that are on their way")
+    promotion_bytes: Size = Field(size("1GiB"), description="bound on bytes being promoted at once")
+    promotion_jobs: Count = Field(16, description="bound on promotions at once")
+
+
+class Retention(Section):
+    """Bounds on what clients may ask for in their hints."""
+
+    maximum_priority: Priority = Field(100, description="higher priorities in hints count as this")
+    maximum_duration: Duration = Field(duration("24h"), description="longer durations in hints count as this")
+
+
+class AccessLog(Section):
+    """One record per request, keys hashed with a secret of this process."""
+
+    path: Path = Field(description="file to append to")
+    maximum_size: Size = Field(size("256MiB"), description="rotate at this size")
+    files: Count = Field(4, description="rotated files that are kept")
+
+
+class Engine(Section):
+    """How warmtier behaves inside its host engine."""
+
+    on_unsupported: OnUnsupported = Field(
+        OnUnsupported.REFUSE, description="refuse to start, or start the engine without tiers (off) and say so"
+    )
+    memory_headroom: Size = Field(size("1GiB"), description="free memory that must remain after the host tier is taken")
+    log_interval: Duration = Field(duration("60s"), description="time between two lines that say whether it works")
+    verify: Verify = Field(Verify.SAMPLE, description="digest checks of loads from host memory: off, sample or always")
+    control_socket: Path | None = Field(None, description="Unix socket for `warmtier ctl`; null opens none")
+    access_log: AccessLog | None = Field(None, description="one record per request; null writes none")
+
+
+TenantShare = Annotated[float, Field(gt=0, le=1)]
+
+
+class Tenants(Section):
+    """Shares of the host tier by the tenant named in hints. Accounting only: a hint is no isolation."""
+
+    shares: dict[str, TenantShare] = Field(
+        default_factory=dict, description="tenant name: largest share of the host tier"
+    )
+
+
+class EngineConfig(Section):
+    """The ``"warmtier"`` object inside ``kv_connector_extra_config``."""
+
+    host: HostTier = Field(description="host memory")
+    file: FileTier | None = Field(None, description="a directory on a local disk; null for none")
+    loading: Loading = Field(default_factory=Loading, description="load or recompute")
+    retention: Retention = Field(default_factory=Retention, description="bounds on hints")
+    tenants: Tenants = Field(default_factory=Tenants, description="shares by tenant")
+    engine: Engine = Field(default_factory=Engine, description="behaviour inside the engine")
+
+
+class Vllm(Section):
+    """What vLLM itself reads from ``--kv-transfer-config`` beside the ``"warmtier"`` object."""
+
+    blocks_per_chunk: Count | None = Field(
+        None, description="engine blocks in one chunk, the unit that moves; null lets warmtier choose"
+    )
+
+
+class WarmtierConfig(EngineConfig):
+    """A whole configuration file."""
+
+    vllm: Vllm = Field(default_factory=Vllm, description="what vLLM reads itself")
+
+    def engine_part(self) -> EngineConfig:
+        """Return the part that travels inside ``kv_connector_extra_config``."""
+        return EngineConfig.model_validate(
+            {name: getattr(self, name) for name in EngineConfig.model_fields if name in self.model_fields_set}
+        )
+
+
+def dump(config: Section) -> dict[str, object]:
+    """Return what was given explicitly, JSON-ready; parsing it again gives an equal object."""
+    return config.model_dump(mode="json", exclude_unset=True)
