@@ -1,8 +1,9 @@
 """The typed configuration: one schema for the YAML file, the environment, flags and the engine's extra config.
 
 ``EngineConfig`` is the ``"warmtier"`` object inside vLLM's ``kv_connector_extra_config`` (parse it with
-``config.parse.parse_extra_config``). ``WarmtierConfig`` is the file: the same sections, plus ``vllm`` for what vLLM itself reads. Unknown keys are errors everywhere. Every knob lies
-in a section, so that ``WARMTIER_SECTION__KEY`` always names one.
+``config.parse.parse_extra_config``). ``WarmtierConfig`` is the file: the same sections, plus ``vllm`` for what vLLM
+itself reads. Unknown keys are errors everywhere. Every knob lies in a section, so that ``WARMTIER_SECTION__KEY``
+always names one.
 
 Sizes are totals over tensor-parallel ranks, per data-parallel engine.
 """
