@@ -69,6 +69,8 @@ class StoreOutcome(enum.StrEnum):
     REFUSED_ORPHAN = "refused_orphan"  # its parent was refused or is absent
     REFUSED_HINT = "refused_hint"
     REFUSED_QUOTA = "refused_quota"
+    REFUSED_DECODE = "refused_decode"  # generated tokens, and only prompts are stored
+    REFUSED_EPOCH = "refused_epoch"  # computed before the last reset
     NO_ROOM = "no_room"  # everything that could go is pinned
     QUEUE_FULL = "queue_full"
     BREAKER_OPEN = "breaker_open"

@@ -1,0 +1,186 @@
+"""Which chunk is in which host slot, in which state, and who holds it. Bookkeeping only, in bulk.
+
+States: absent; ``busy`` (a store from the device or a promotion is writing the slot); ``ready``; doomed (no key leads
+to the slot any more, but transfers still read it). Per tracked chunk: one dict entry, one int and eight bytes of arrays.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Sequence
+
+import numpy as np
+
+from warmtier.core.errors import InternalError
+from warmtier.core.types import Key
+from warmtier.store.host import SlotAllocator
+from warmtier.tiering.request import Slots
+
+
+class HostIndex:
+    """The host tier's index. Single-threaded; every call costs O(keys named)."""
+
+    def __init__(self, slots: int) -> None:
+        self.allocator = SlotAllocator(slots)
+        self.ready: dict[Key, int] = {}
+        self.busy: dict[Key, int] = {}
+        self.version = 0  # grows whenever an earlier lookup could be answered differently
+        self.loads = 0  # slots referenced by device loads, with multiplicity
+        self._refs = array("i", bytes(4 * slots))
+        self.refs = np.frombuffer(self._refs, dtype=np.int32)
+        self._doomed: set[int] = set()
+        self._holds: list[Sequence[int]] = []
+        self._held: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.ready) + len(self.busy)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.ready or key in self.busy
+
+    @property
+    def slots(self) -> int:
+        """All slots."""
+        return self.allocator.slots
+
+    @property
+    def doomed_slots(self) -> int:
+        """Slots without a key that transfers still read."""
+        return len(self._doomed)
+
+    def ready_prefix(self, keys: Sequence[Key]) -> list[int]:
+        """Return the slots of the longest prefix of ``keys`` that is ready."""
+        get = self.ready.get
+        if not keys or get(keys[0]) is None:
+            return []
+        slots = list(map(get, keys))
+        try:
+            return slots[: slots.index(None)]  # type: ignore[return-value]
+        except ValueError:
+            return slots  # type: ignore[return-value]
+
+    def absent(self, keys: Sequence[Key]) -> list[Key]:
+        """Return those of ``keys`` that are neither ready nor being written, in order."""
+        ready, busy = self.ready, self.busy
+        missing = [key for key in keys if key not in ready]
+        return [key for key in missing if key not in busy] if busy else missing
+
+    # --- writing ---
+
+    def start(self, keys: Sequence[Key]) -> list[int]:
+        """Give absent ``keys`` slots and mark them busy. The caller has made room; raises InternalError otherwise."""
+        slots = self.allocator.allocate(len(keys))
+        if len(slots) < len(keys):
+            self.allocator.free(slots)
+            raise InternalError(f"{len(keys)} chunks were admitted, {len(slots)} slots are free")
+        self.busy.update(zip(keys, slots, strict=True))
+        self.version += 1
+        return slots
+
+    def finish(self, keys: Iterable[Key]) -> list[Key]:
+        """The busy ones of ``keys`` are complete; return them in the order given."""
+        ready, take = self.ready, self.busy.pop
+        done = []
+        for key in keys:
+            slot = take(key, None)
+            if slot is not None:
+                ready[key] = slot
+                done.append(key)
+        self.version += 1
+        return done
+
+    def fail(self, keys: Iterable[Key]) -> list[Key]:
+        """The busy ones of ``keys`` did not arrive; free their slots and return them."""
+        take = self.busy.pop
+        found = [(key, slot) for key in keys if (slot := take(key, None)) is not None]
+        self.allocator.free([slot for _, slot in found])
+        self.version += 1
+        return [key for key, _ in found]
+
+    def quarantine_busy(self, keys: Iterable[Key]) -> list[int]:
+        """Make the busy ones of ``keys`` absent while a transfer may still write their slots; return the slots."""
+        take = self.busy.pop
+        slots = [slot for key in keys if (slot := take(key, None)) is not None]
+        self.allocator.quarantine(slots)
+        self.version += 1
+        return slots
+
+    # --- leaving ---
+
+    def drop(self, keys: Iterable[Key]) -> list[Key]:
+        """Make the ready ones of ``keys`` absent; their slots are free once nothing reads them. Return them."""
+        take = self.ready.pop
+        found = [(key, slot) for key in keys if (slot := take(key, None)) is not None]
+        self._give_back([slot for _, slot in found])
+        self.version += 1
+        return [key for key, _ in found]
+
+    def _give_back(self, slots: Sequence[int]) -> None:
+        refs = self._refs
+        pinned = [slot for slot in slots if refs[slot]]
+        if pinned:
+            self._doomed.update(pinned)
+            slots = [slot for slot in slots if not refs[slot]]
+        self.allocator.free(slots)
+
+    # --- pins and holds ---
+
+    def pinned(self, key: Key) -> bool:
+        """Return whether a resident chunk must stay: it is being written, read, or was just promised by a lookup."""
+        slot = self.ready.get(key)
+        return slot is None or self._refs[slot] > 0 or slot in self._held
+
+    def slots_of(self, keys: Iterable[Key]) -> list[int]:
+        """Return the slots of ready keys, in order. Raises InternalError if one is not ready."""
+        ready = self.ready
+        try:
+            return [ready[key] for key in keys]
+        except KeyError as error:
+            raise InternalError(f"chunk {error.args[0]!r} is not ready in the host tier") from None
+
+    def ref(self, slots: Slots) -> None:
+        """Take one reference to each of distinct ``slots``."""
+        self.refs[slots] += 1
+
+    def unref(self, slots: Slots) -> None:
+        """Give one reference to each of distinct ``slots`` back; free those that are doomed and now unread."""
+        self.refs[slots] -= 1
+        if self._doomed:
+            free = [slot for slot in slots.tolist() if slot in self._doomed and not self._refs[slot]]
+            self._doomed.difference_update(free)
+            self.allocator.free(free)
+
+    def hold(self, slots: Sequence[int]) -> None:
+        """Protect ``slots`` from eviction until ``release_holds``. O(1); paid when an eviction asks."""
+        self._holds.append(slots)
+
+    def apply_holds(self) -> None:
+        """Make ``pinned`` see all holds; called before a policy may evict."""
+        if self._holds:
+            self._held.update(*self._holds)
+            self._holds.clear()
+
+    def release_holds(self) -> None:
+        """End every hold: the scheduling pass that led to them is over."""
+        self._holds.clear()
+        self._held.clear()
+
+    # --- reset ---
+
+    def reset(self) -> list[int]:
+        """Make everything absent; return the quarantined slots of what was being written.
+
+        Slots that are being read become doomed and are freed with their last reference.
+        """
+        suspect = list(self.busy.values())
+        self._give_back(list(self.ready.values()))
+        self.allocator.quarantine(suspect)
+        self.ready.clear()
+        self.busy.clear()
+        self.release_holds()
+        self.version += 1
+        return suspect
+
+    def release(self, slots: Collection[int]) -> None:
+        """Free quarantined slots: nothing writes them any more."""
+        self.allocator.release(list(slots))
