@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import ClassVar
 
 from warmtier.policy.base import Access, Admission, EvictionPolicy, K, Pinned
@@ -50,9 +49,8 @@ class LruPolicy(EvictionPolicy[K]):
         self, access: Access[K], keys: Sequence[K], parent: K | None, now: float, pinned: Pinned[K]
     ) -> Admission[K]:
         """Admit all, as far as victims can be found."""
-        own = set(access.path)
         need = len(self._parent) + len(keys) - self.capacity
-        victims = self._take(need, pinned, own) if need > 0 else []
+        victims = self._take(need, pinned, set(access.path)) if need > 0 else []
         admitted = min(len(keys), self.capacity - len(self._parent))
         for key in keys[:admitted]:
             self._insert(key, parent)
@@ -83,23 +81,39 @@ class LruPolicy(EvictionPolicy[K]):
             self._children[parent] = self._children.get(parent, 0) + 1
 
     def _drop(self, key: K) -> None:
-        parent = self._parent.pop(key)
-        if parent is not None and parent in self._children:
-            left = self._children[parent] - 1
-            if left:
-                self._children[parent] = left
-            else:
-                del self._children[parent]
+        self._orphan(key, set())
+        del self._parent[key]
 
     def _take(self, count: int, pinned: Pinned[K], own: frozenset[K] | set[K]) -> list[K]:
-        """Remove and return up to ``count`` victims; scan again when a skipped parent may have become a leaf."""
+        """Remove and return up to ``count`` victims in one pass from the oldest.
+
+        A parent older than its last child was skipped; it is taken at once when that child goes.
+        """
+        children = self._children
         victims: list[K] = []
-        while len(victims) < count:
-            leaves = (key for key in self._parent if key not in self._children and key not in own and not pinned(key))
-            found = list(islice(leaves, count - len(victims)))
-            if not found:
+        skipped: set[K] = set()
+        for key in self._parent:
+            if len(victims) >= count:
                 break
-            for key in found:
-                self._drop(key)
-            victims += found
+            if key in children:
+                skipped.add(key)
+                continue
+            leaf: K | None = key
+            while leaf is not None and len(victims) < count and leaf not in own and not pinned(leaf):
+                victims.append(leaf)
+                leaf = self._orphan(leaf, skipped)
+        for key in victims:
+            del self._parent[key]
         return victims
+
+    def _orphan(self, key: K, skipped: set[K]) -> K | None:
+        """Take ``key`` from its parent's children; return the parent if that makes a skipped one a leaf."""
+        parent = self._parent[key]
+        if parent is None or parent not in self._children:
+            return None
+        left = self._children[parent] - 1
+        if left:
+            self._children[parent] = left
+            return None
+        del self._children[parent]
+        return parent if parent in skipped else None
