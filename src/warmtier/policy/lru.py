@@ -52,9 +52,7 @@ class LruPolicy(EvictionPolicy[K]):
         need = len(self._parent) + len(keys) - self.capacity
         victims = self._take(need, pinned, set(access.path)) if need > 0 else []
         admitted = min(len(keys), self.capacity - len(self._parent))
-        for key in keys[:admitted]:
-            self._insert(key, parent)
-            parent = key
+        self._insert(keys[:admitted], parent)
         del now
         return Admission(admitted, victims)
 
@@ -75,10 +73,20 @@ class LruPolicy(EvictionPolicy[K]):
         self._parent.clear()
         self._children.clear()
 
-    def _insert(self, key: K, parent: K | None) -> None:
-        self._parent[key] = parent
+    def _insert(self, keys: Sequence[K], parent: K | None) -> None:
+        """Append a chain below ``parent``, in bulk: this runs on the engine's scheduler thread."""
+        if not keys:
+            return
+        children = self._children
+        inner = keys[:-1]
+        self._parent.update(zip(keys, (parent, *inner), strict=True))
+        if children.keys().isdisjoint(inner):
+            children.update(dict.fromkeys(inner, 1))
+        else:  # children of an earlier life of these keys are still resident
+            for key in inner:
+                children[key] = children.get(key, 0) + 1
         if parent is not None:
-            self._children[parent] = self._children.get(parent, 0) + 1
+            children[parent] = children.get(parent, 0) + 1
 
     def _drop(self, key: K) -> None:
         self._orphan(key, set())
@@ -89,22 +97,30 @@ class LruPolicy(EvictionPolicy[K]):
 
         A parent older than its last child was skipped; it is taken at once when that child goes.
         """
-        children = self._children
+        children, only_child = self._children, self._children.get
         victims: list[K] = []
         skipped: set[K] = set()
-        for key in self._parent:
+        for key, parent in self._parent.items():
             if len(victims) >= count:
                 break
             if key in children:
                 skipped.add(key)
-                continue
-            leaf: K | None = key
-            while leaf is not None and len(victims) < count and leaf not in own and not pinned(leaf):
-                victims.append(leaf)
-                leaf = self._orphan(leaf, skipped)
+            elif key not in own and not pinned(key):
+                victims.append(key)
+                if only_child(parent) == 1 and parent not in skipped:  # type: ignore[arg-type]
+                    del children[parent]  # type: ignore[arg-type]
+                else:
+                    self._climb(key, victims, count, skipped, lambda k: k in own or pinned(k))
         for key in victims:
             del self._parent[key]
         return victims
+
+    def _climb(self, key: K, victims: list[K], count: int, skipped: set[K], kept: Pinned[K]) -> None:
+        """Take ``key`` from its parent; take skipped ancestors that have become leaves as well."""
+        leaf = self._orphan(key, skipped)
+        while leaf is not None and len(victims) < count and not kept(leaf):
+            victims.append(leaf)
+            leaf = self._orphan(leaf, skipped)
 
     def _orphan(self, key: K, skipped: set[K]) -> K | None:
         """Take ``key`` from its parent's children; return the parent if that makes a skipped one a leaf."""

@@ -1,7 +1,7 @@
 """Which chunk is in which host slot, in which state, and who holds it. Bookkeeping only, in bulk.
 
 States: absent; ``busy`` (a store from the device or a promotion is writing the slot); ``ready``; doomed (no key leads
-to the slot any more, but transfers still read it). Per tracked chunk: one dict entry, one int and eight bytes of arrays.
+to the slot any more, but transfers still read it).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from warmtier.core.errors import InternalError
 from warmtier.core.types import Key
+from warmtier.policy.base import Pinned
 from warmtier.store.host import SlotAllocator
 from warmtier.tiering.request import Slots
 
@@ -52,7 +53,7 @@ class HostIndex:
         """Return the slots of the longest prefix of ``keys`` that is ready."""
         get = self.ready.get
         if not keys or get(keys[0]) is None:
-            return []
+            return []  # the usual miss costs one probe
         slots = list(map(get, keys))
         try:
             return slots[: slots.index(None)]  # type: ignore[return-value]
@@ -67,9 +68,16 @@ class HostIndex:
 
     # --- writing ---
 
-    def start(self, keys: Sequence[Key]) -> list[int]:
-        """Give absent ``keys`` slots and mark them busy. The caller has made room; raises InternalError otherwise."""
-        slots = self.allocator.allocate(len(keys))
+    def start(self, keys: Sequence[Key], reuse: list[int]) -> list[int]:
+        """Give absent ``keys`` slots, of ``reuse`` (from ``evict``) first, and mark them busy; free what is left of it.
+
+        The caller has made room; raises InternalError otherwise.
+        """
+        slots = reuse[: len(keys)]
+        if len(reuse) > len(keys):
+            self.allocator.free(reuse[len(keys) :])
+        else:
+            slots += self.allocator.allocate(len(keys) - len(slots))
         if len(slots) < len(keys):
             self.allocator.free(slots)
             raise InternalError(f"{len(keys)} chunks were admitted, {len(slots)} slots are free")
@@ -115,6 +123,12 @@ class HostIndex:
         self.version += 1
         return [key for key, _ in found]
 
+    def evict(self, keys: Sequence[Key]) -> list[int]:
+        """Make ready, unpinned ``keys`` absent; return their slots for ``start``."""
+        take = self.ready.pop
+        self.version += 1
+        return [take(key) for key in keys]
+
     def _give_back(self, slots: Sequence[int]) -> None:
         refs = self._refs
         pinned = [slot for slot in slots if refs[slot]]
@@ -125,10 +139,13 @@ class HostIndex:
 
     # --- pins and holds ---
 
-    def pinned(self, key: Key) -> bool:
-        """Return whether a resident chunk must stay: it is being written, read, or was just promised by a lookup."""
-        slot = self.ready.get(key)
-        return slot is None or self._refs[slot] > 0 or slot in self._held
+    def pinned(self) -> Pinned[Key]:
+        """Return the predicate for policies: a chunk stays that is being written, read, or was promised by a lookup."""
+        self._apply_holds()
+        slot_of, refs, held = self.ready.get, self._refs, self._held
+        if held:
+            return lambda key: (slot := slot_of(key)) is None or refs[slot] > 0 or slot in held
+        return lambda key: (slot := slot_of(key)) is None or refs[slot] > 0
 
     def slots_of(self, keys: Iterable[Key]) -> list[int]:
         """Return the slots of ready keys, in order. Raises InternalError if one is not ready."""
@@ -154,8 +171,7 @@ class HostIndex:
         """Protect ``slots`` from eviction until ``release_holds``. O(1); paid when an eviction asks."""
         self._holds.append(slots)
 
-    def apply_holds(self) -> None:
-        """Make ``pinned`` see all holds; called before a policy may evict."""
+    def _apply_holds(self) -> None:
         if self._holds:
             self._held.update(*self._holds)
             self._holds.clear()

@@ -87,7 +87,6 @@ class WritePath:
         self, request: Request, keys: Sequence[Key], absent: list[Key], start: int, offer: Offer, now: float
     ) -> None:
         left = len(absent)
-        self._state.index.apply_holds()
         for at, run in _runs(keys, absent, start):
             stored, reason = self._store_run(request, run, at, offer, now)
             left -= stored
@@ -108,15 +107,15 @@ class WritePath:
         candidates, reason = self._filter(request, run, at, now)
         if not candidates:
             return 0, reason
-        admission = state.host.policy.admit(request, candidates, parent, now, state.index.pinned)
+        admission = state.host.policy.admit(request, candidates, parent, now, state.index.pinned())
         admitted = admission.admitted - (at + admission.admitted) % state.config.parts_per_chunk
         if admitted < admission.admitted:
             admitted = max(0, admitted)
             state.host.policy.remove(candidates[admitted : admission.admitted], now)
-        self._evicted(admission.victims, offer)
+        reuse = self._evict(admission.victims, offer)
         stored = candidates[:admitted]
         offer.keys += stored
-        offer.slots += state.index.start(stored)
+        offer.slots += state.index.start(stored, reuse)
         if admitted < len(candidates):
             by_value = admission.refused_by_value
             return admitted, StoreOutcome.REFUSED_POLICY if by_value else StoreOutcome.NO_ROOM
@@ -131,14 +130,15 @@ class WritePath:
         admitted = verdict.admitted - (at + verdict.admitted) % state.config.parts_per_chunk
         return run[: max(0, admitted)], verdict.reason
 
-    def _evicted(self, victims: list[Key], offer: Offer) -> None:
+    def _evict(self, victims: list[Key], offer: Offer) -> list[int]:
         if not victims:
-            return
+            return []
         state = self._state
-        gone = state.index.drop(victims)
-        state.host_counters.evictions += len(gone)
-        state.emit(state.host.name, TierKind.HOST, gone, removed=True)
-        offer.evicted += gone
+        slots = state.index.evict(victims)
+        state.host_counters.evictions += len(victims)
+        state.emit(state.host.name, TierKind.HOST, victims, removed=True)
+        offer.evicted += victims
+        return slots
 
 
 def extend_path(path: list[Key], keys: Sequence[Key], start: int) -> None:
