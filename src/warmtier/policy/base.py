@@ -32,7 +32,9 @@ class Access(Generic[K]):
     """One request as a policy sees it: its path from the root, as far as it is known.
 
     ``path`` holds the keys of the request's full chunks, root first (partial last chunks never appear). Drivers may
-    extend it while the request runs. ``tokens_per_chunk`` is constant for one cache. ``state`` is the policy's own.
+    extend it while the request runs, never shorten it. A key fixes its parent (content hashes chain the prefix). The
+    keys given to ``touch`` and ``admit`` lie on the path. ``tokens_per_chunk`` is constant for one cache. ``state`` is the
+    policy's own.
     """
 
     path: list[K]
