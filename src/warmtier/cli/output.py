@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -113,8 +113,12 @@ class Output:
 
     def emit(self, kind: str, data: Mapping[str, object], tables: Sequence[Table] = (), text: str = "") -> None:
         """Print the command's data: ``text`` and ``tables``, or one JSON document of ``data``."""
+        self.print_document(self.document(kind, data), tables, text)
+
+    def print_document(self, document: Mapping[str, object], tables: Sequence[Table], text: str = "") -> None:
+        """Print a document made by ``document``; for commands that also keep it in a file."""
         if self.format is Format.JSON:
-            body = json.dumps(self.document(kind, data), indent=2, default=_jsonable)
+            body = dumps(document)
         else:
             body = "\n\n".join(part for part in (text, *(table.text() for table in tables)) if part)
         if self.path is None:
@@ -123,7 +127,7 @@ class Output:
             self.path.write_text(body + "\n")
             self.note(f"wrote {self.path}")
 
-    def document(self, kind: str, data: Mapping[str, object]) -> dict[str, object]:
+    def document(self, kind: str, data: Mapping[str, object]) -> dict[str, Any]:
         """Return ``data`` with its schema version and the facts of this run."""
         return {"schema_version": SCHEMA_VERSION, "kind": kind, "run": self.run_facts(), **data}
 
@@ -141,6 +145,11 @@ class Output:
             "seconds": round(time.time() - self._started_s, 3),
             "arguments": sys.argv[1:],
         }
+
+
+def dumps(document: Mapping[str, object]) -> str:
+    """Return a document as indented JSON."""
+    return json.dumps(document, indent=2, default=_jsonable)
 
 
 def _jsonable(value: object) -> object:

@@ -1,0 +1,159 @@
+"""``warmtier demo``: a real server, a real model, and the proof that an evicted prefix comes back."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from warmtier.cli.output import DebugOption, Format, FormatOption, Output, OutputOption, QuietOption, Table, dumps
+from warmtier.core.errors import CheckFailedError, RequirementError
+
+DEFAULT_MODEL: Final = Path("models/SmolLM2-135M-Instruct")
+_BLOCKS: Final = 19
+_BLOCK_TOKENS: Final = 128
+_CACHE_FLAGS: Final = (
+    "--block-size", str(_BLOCK_TOKENS), "--num-gpu-blocks-override", str(_BLOCKS),
+    "--max-model-len", "2048", "--enforce-eager",
+)  # fmt: skip
+_ENVIRONMENT: Final = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "OMP_NUM_THREADS": "1",
+}
+_NAMES: Final = {"without": "without offload", "host_tier": "with the host tier"}
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def demo(
+    *,
+    model: Annotated[Path, typer.Option("--model", help="Local model directory.")] = DEFAULT_MODEL,
+    host_tier: Annotated[str, typer.Option("--host-tier", metavar="SIZE", help="Host memory for KV.")] = "512MiB",
+    batches: Annotated[int, typer.Option("--batches", min=1, help="Batches with fresh prefixes.")] = 5,
+    directory: Annotated[Path, typer.Option("--directory", help="Where result.json, report.html and logs go.")] = Path(
+        "demo"
+    ),
+    format: FormatOption = Format.TABLE,  # noqa: A002
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show on this machine that an evicted prefix comes back from host memory.
+
+    Two real vLLM servers, one after the other: without offload, and with a host tier. Exits with 1, saying what failed,
+    when the resent prefix did not come from the host tier or its text differs from the device hit's.
+    """
+    from warmtier.bench import evict
+    from warmtier.report import evict as report
+
+    out = Output(format, output, quiet=quiet)
+    settings = evict.Settings(batches=batches)
+    _check_requirements(model)
+    servers = {name: _run_server(name, arguments, settings, directory, out)
+               for name, arguments in _commands(model, host_tier).items()}  # fmt: skip
+    result = out.document("demo.evict", _result(model, settings, servers))
+    directory.mkdir(parents=True, exist_ok=True)
+    _write(directory / "result.json", dumps(result) + "\n", out)
+    _write(directory / "report.html", report.html(result), out)
+    out.print_document(result, _tables(result), text=str(result["verdict"]["sentence"]))
+    failed = result["verdict"]["failures"]
+    if failed:
+        raise CheckFailedError("the demo failed", why="\n    ".join(failed), fix=f"see the logs in {directory}")
+
+
+def _check_requirements(model: Path) -> None:
+    from warmtier.core.extras import require
+    from warmtier.engines.vllm import launch
+
+    launch.require_vllm()
+    for module, extra in (("aiohttp", "bench"), ("prometheus_client", "bench"), ("jinja2", "report")):
+        require(module, extra=extra, purpose="the demo")
+    if not (model / "config.json").is_file():
+        raise RequirementError(
+            f"{model} holds no model", why="the demo downloads nothing", fix="run `make setup`, or give --model DIR"
+        )
+
+
+def _commands(model: Path, host_tier: str) -> dict[str, list[str]]:
+    """Return the arguments of ``vllm`` for both servers; they differ in the tier alone."""
+    from warmtier.config.load import load
+    from warmtier.engines.vllm import launch
+
+    arguments = [str(model), *_CACHE_FLAGS]
+    config = load(None, {}, {"--host-tier": (("host", "capacity"), host_tier)}).config
+    plan = launch.make_plan(config, arguments, os.environ)
+    return {"without": ["serve", *arguments], "host_tier": list(plan.arguments)}
+
+
+def _run_server(name: str, arguments: list[str], settings: Any, directory: Path, out: Output) -> dict[str, Any]:  # noqa: ANN401 - bench is imported late
+    from warmtier.bench import evict
+    from warmtier.bench.server import Server
+    from warmtier.engines.vllm import launch
+
+    command = [sys.executable, "-m", launch.MODULE, *arguments]
+    out.note(f"starting vLLM {_NAMES[name]} ...")
+    with Server(command, directory / f"server-{name}.log", environment=_ENVIRONMENT) as server:
+        out.note(f"ready after {server.start_seconds:.0f} s")
+        run = evict.measure(server.base_url, settings, lambda done, total: out.progress(done, total, _NAMES[name]))
+        return {
+            "command": shlex.join(["vllm", *arguments]),
+            "start_seconds": round(server.start_seconds or 0.0, 1),
+            "failures": evict.failures(run, offload=name == "host_tier"),
+            "run": asdict(run),
+        }
+
+
+def _result(model: Path, settings: Any, servers: Mapping[str, dict[str, Any]]) -> dict[str, Any]:  # noqa: ANN401
+    from warmtier.bench.evict import REFERENCE
+    from warmtier.bench.machine import machine_facts, package_versions
+
+    failed = [line for server in servers.values() for line in server["failures"]]
+    return {
+        "model": model.name,
+        "machine": machine_facts(),
+        "versions": package_versions(),
+        "settings": asdict(settings),
+        "device_cache_tokens": _BLOCKS * _BLOCK_TOKENS,
+        "reference": REFERENCE,
+        "servers": dict(servers),
+        "verdict": {"passed": not failed, "failures": failed, "sentence": _sentence(servers, failed)},
+    }
+
+
+def _sentence(servers: Mapping[str, Any], failed: list[str]) -> str:
+    if failed:
+        return f"Failed: {len(failed)} check{'s' if len(failed) > 1 else ''} did not hold."
+    without, tiered = (servers[name]["run"]["cases"]["resent"]["ttft_p50_ms"] for name in ("without", "host_tier"))
+    device = servers["host_tier"]["run"]["resent_over_device"]
+    return (
+        f"An evicted prefix came back from host memory in {tiered:,.0f} ms instead of {without:,.0f} ms "
+        f"({without / tiered:.1f}x sooner, {device:.2f}x a device hit), with the same text."
+    )
+
+
+def _tables(result: Mapping[str, Any]) -> list[Table]:
+    from warmtier.report import evict as report
+
+    head = ["median TTFT", "without offload", "with host tier", "published (8 GB laptop GPU, 0.6B)"]
+    sources = "prompt tokens by source, from /metrics"
+    moved = "moved between device and host"
+    return [
+        Table(head, report.rows(result)),
+        Table(["server", "case", "device", "host", "computed"], report.token_rows(result), title=sources),
+        Table(["way", "bytes", "seconds", "GB/s"], report.transfer_rows(result), title=moved),
+    ]
+
+
+def _write(path: Path, text: str, out: Output) -> None:
+    path.write_text(text)
+    out.note(f"wrote {path}")
