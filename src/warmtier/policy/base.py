@@ -33,8 +33,8 @@ class Access(Generic[K]):
 
     ``path`` holds the keys of the request's full chunks, root first (partial last chunks never appear). Drivers may
     extend it while the request runs, never shorten it. A key fixes its parent (content hashes chain the prefix). The
-    keys given to ``touch`` and ``admit`` lie on the path. ``tokens_per_chunk`` is constant for one cache. ``state`` is the
-    policy's own.
+    keys given to ``touch`` and ``admit`` lie on the path. ``tokens_per_chunk`` is constant for one cache. ``state`` is
+    the policy's own.
     """
 
     path: list[K]
