@@ -78,6 +78,8 @@ class StoreStats:
     read_seconds: float = 0.0
     corrupt: int = 0
     errors: int = 0
+    evicted: int = 0
+    carried_bytes: int = 0  # hot payload written again so that it outlives its segment
 
 
 @runtime_checkable
