@@ -31,7 +31,7 @@ class BreakerSettings:
 class Breaker:
     """Ask ``allows`` before a job, tell ``started`` when one is sent and ``succeeded`` or ``failed`` when it ends."""
 
-    def __init__(self, settings: BreakerSettings = BreakerSettings()) -> None:  # noqa: B008 - frozen
+    def __init__(self, settings: BreakerSettings = BreakerSettings()) -> None:
         self.settings = settings
         self.state = BreakerState.CLOSED
         self.trips = 0

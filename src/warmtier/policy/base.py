@@ -108,6 +108,17 @@ class EvictionPolicy(ABC, Generic[K]):
     def evict(self, count: int, now: float, pinned: Pinned[K]) -> list[K]:
         """Give up to ``count`` chunks up, tails first; fewer when the rest is pinned. For shrinking and pressure."""
 
+    def give_up(self, keys: Iterable[K], count: int, now: float, pinned: Pinned[K]) -> list[K]:
+        """Give up to ``count`` of the resident ``keys`` up, in the order given, leaves only. For wrappers.
+
+        Default: one ``evict`` that sees all others as pinned, O(n); override it where leaves are known.
+        """
+        wanted = set(keys)
+        return self.evict(count, now, lambda key: key not in wanted or pinned(key))
+
+    def defer(self, keys: Sequence[K]) -> None:
+        """Consider these resident chunks last for a while; this is no use of them. Default: nothing."""
+
     @abstractmethod
     def remove(self, keys: Iterable[K], now: float) -> None:
         """These chunks are gone for reasons of others (failed store, corruption, deletion). Absent keys: ignored.

@@ -61,6 +61,24 @@ class LruPolicy(EvictionPolicy[K]):
         del now
         return self._take(count, pinned, frozenset())
 
+    def give_up(self, keys: Iterable[K], count: int, now: float, pinned: Pinned[K]) -> list[K]:
+        """Take the leaves among ``keys``, in order."""
+        del now
+        victims: list[K] = []
+        for key in keys:
+            if len(victims) >= count:
+                break
+            if key in self._parent and key not in self._children and not pinned(key):
+                self._drop(key)
+                victims.append(key)
+        return victims
+
+    def defer(self, keys: Sequence[K]) -> None:
+        """Move the keys to the recent end."""
+        for key in keys:
+            if key in self._parent:
+                self._parent.move_to_end(key)
+
     def remove(self, keys: Iterable[K], now: float) -> None:
         """Forget the keys."""
         del now

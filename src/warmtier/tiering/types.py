@@ -7,6 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from warmtier.core.types import DEFAULT_PRIORITY, JobId, Key, MissReason, RequestId, Source, StoreOutcome, TierKind
+from warmtier.policy.ranges import RetentionRange
+
+__all__ = [
+    "NO_HINTS",
+    "Action",
+    "Delete",
+    "Demote",
+    "Event",
+    "JobResult",
+    "Lookup",
+    "Offer",
+    "Placement",
+    "Promote",
+    "RequestHints",
+    "RetentionRange",
+    "TierCounters",
+]
 
 
 class Placement(enum.StrEnum):
@@ -15,19 +32,6 @@ class Placement(enum.StrEnum):
     THROUGH = "through"  # as soon as it is stored above
     SELECTIVE = "selective"  # at its n-th touch
     BACK = "back"  # when the tier above evicts it
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionRange:
-    """Tokens [start, end) keep ``priority``; ``end`` None means open. After ``duration_s`` it falls to the default.
-
-    A chunk takes the range that holds its first token (TensorRT-LLM's rule).
-    """
-
-    start: int
-    end: int | None
-    priority: int = DEFAULT_PRIORITY
-    duration_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
