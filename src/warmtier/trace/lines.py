@@ -10,12 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
+
+import msgspec
 
 from warmtier.core.errors import UsageError
 
 MAX_LINE_BYTES: Final = 64 * 2**20
 """Longer lines are refused: memory stays bounded whatever the file is."""
+
+T = TypeVar("T")
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
@@ -80,3 +84,14 @@ def read_lines(path: Path, problems: Problems) -> Iterator[tuple[int, bytes]]:
                 raise TraceError(f"{path}:{number}: longer than {MAX_LINE_BYTES} bytes")
             if not line.isspace():
                 yield number, line
+
+
+def decode_lines(path: Path, decoder: msgspec.json.Decoder[T], problems: Problems) -> Iterator[tuple[int, T]]:
+    """Yield (line number, record) of every JSON line that has the form of ``decoder``; the others are problems."""
+    for number, line in read_lines(path, problems):
+        try:
+            record = decoder.decode(line)
+        except msgspec.DecodeError as error:
+            problems.add(str(path), number, str(error))
+            continue
+        yield number, record

@@ -7,14 +7,16 @@ Mooncake's own, 16 in LMCache's, so it is inferred from the first requests unles
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from warmtier.trace.lines import BadLine, Problems, TraceError, read_lines
-from warmtier.trace.schema import KEY_BITS, TraceRequest
+from warmtier.trace.base import FileTrace, Numbered
+from warmtier.trace.lines import BadLine, Problems, TraceError, decode_lines
+from warmtier.trace.schema import TraceRequest
 
 INFER_REQUESTS: Final = 200
 _BLOCK_SIZES: Final = tuple(1 << power for power in range(13))
@@ -44,17 +46,13 @@ def infer_block_tokens(lengths: Iterable[tuple[int, int]]) -> int | None:
     return None
 
 
-def to_request(record: Record, block_tokens: int, start_ms: float) -> TraceRequest:
+def to_request(record: Record, block_tokens: int) -> TraceRequest:
     """Return the request of one record. Raises BadLine."""
     covered = len(record.hash_ids) * block_tokens
     if covered - record.input_length >= block_tokens or record.input_length < 0:
         raise BadLine(f"{len(record.hash_ids)} blocks of {block_tokens} tokens for {record.input_length} tokens")
-    if record.output_length < 0:
-        raise BadLine(f"output_length {record.output_length} is negative")
-    if record.hash_ids and (min(record.hash_ids) < 0 or max(record.hash_ids) >> KEY_BITS):
-        raise BadLine(f"hash_ids must be 0 to 2**{KEY_BITS} - 1")
     return TraceRequest(
-        (record.timestamp - start_ms) / 1000.0,
+        record.timestamp / 1000.0,
         record.input_length,
         record.output_length,
         record.hash_ids,
@@ -65,48 +63,37 @@ def to_request(record: Record, block_tokens: int, start_ms: float) -> TraceReque
     )
 
 
-class MooncakeTrace:
-    """Reads one file, as often as iterated. ``problems`` counts what was skipped in the latest reading."""
+class MooncakeTrace(FileTrace):
+    """Reads one file in Mooncake's form. ``chunk_tokens`` None: infer the block size."""
+
+    format_name = "mooncake"
 
     def __init__(self, path: Path, *, chunk_tokens: int | None = None, skip_bad: bool = False) -> None:
-        self.path = path
-        self.problems = Problems(skip=skip_bad)
+        super().__init__(path, skip_bad=skip_bad)
         self._decoder = msgspec.json.Decoder(Record)
-        self.chunk_tokens = chunk_tokens or self._infer()
+        self._block_tokens = chunk_tokens or infer_from_file(path, self._decoder)
 
-    def _infer(self) -> int:
-        pairs: list[tuple[int, int]] = []
-        for _, record in self._records(Problems(skip=True)):
-            pairs.append((record.input_length, len(record.hash_ids)))
-            if len(pairs) >= INFER_REQUESTS:
-                break
-        size = infer_block_tokens(pairs)
-        if size is None:
-            why = f"no block size explains lengths and hash_ids of the first {len(pairs)} requests"
-            raise TraceError(f"{self.path}: the block size is unknown", why=why, fix="pass --block-tokens")
-        return size
+    @property
+    def chunk_tokens(self) -> int:
+        """Tokens of a full chunk."""
+        return self._block_tokens
 
-    def _records(self, problems: Problems) -> Iterator[tuple[int, Record]]:
-        for number, line in read_lines(self.path, problems):
+    def _requests(self, problems: Problems) -> Iterator[Numbered]:
+        for number, record in decode_lines(self.path, self._decoder, problems):
             try:
-                record = self._decoder.decode(line)
-            except msgspec.DecodeError as error:
-                problems.add(str(self.path), number, str(error))
-                continue
-            yield number, record
-
-    def __iter__(self) -> Iterator[TraceRequest]:
-        problems = self.problems = Problems(skip=self.problems.skip)
-        start_ms: float | None = None
-        latest = 0.0
-        for number, record in self._records(problems):
-            start_ms = record.timestamp if start_ms is None else start_ms
-            try:
-                request = to_request(record, self.chunk_tokens, start_ms)
-                if request.arrival_s < latest:
-                    raise BadLine(f"arrives {latest - request.arrival_s:.3f}s before the line above")
+                request = to_request(record, self._block_tokens)
             except BadLine as error:
                 problems.add(str(self.path), number, str(error))
                 continue
-            latest = request.arrival_s
-            yield request
+            yield number, request
+
+
+def infer_from_file(path: Path, decoder: msgspec.json.Decoder[Record]) -> int:
+    """Return the block size of a file. Raises TraceError if none fits."""
+    records = itertools.islice(decode_lines(path, decoder, Problems(skip=True)), INFER_REQUESTS)
+    pairs = [(record.input_length, len(record.hash_ids)) for _, record in records]
+    size = infer_block_tokens(pairs)
+    if size is None:
+        why = f"no block size explains lengths and hash_ids of the first {len(pairs)} requests"
+        raise TraceError(f"{path}: the block size is unknown", why=why, fix="pass --block-tokens")
+    return size
