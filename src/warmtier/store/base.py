@@ -116,3 +116,51 @@ class Store(Protocol):
     def close(self) -> None:
         """Seal and release everything. Idempotent; afterwards puts are READ_ONLY and gets ABSENT."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What became readable in a store since the last poll (key, payload bytes), and what no longer is."""
+
+    added: Sequence[tuple[Key, int]] = ()
+    removed: Sequence[Key] = ()
+
+
+@runtime_checkable
+class FollowedStore(Store, Protocol):
+    """A store that others write to as well, and that learns of it by itself, in threads of its own."""
+
+    def poll(self) -> Changes:
+        """Return what changed since ``open`` or the last call. Never blocks on the medium; one caller."""
+        ...
+
+
+@runtime_checkable
+class ProbedStore(Store, Protocol):
+    """A store that others write to as well, and that must be asked. What ``open`` returns may be incomplete."""
+
+    def probe(self, keys: Sequence[Key]) -> list[bool]:
+        """Return which keys can be read now. One round trip, bounded by the store's deadline; False on failure."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a store asked of a server since open: the basis of a bill. Failed requests count too."""
+
+    puts: int = 0
+    gets: int = 0
+    lists: int = 0
+    deletes: int = 0
+    failures: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
+@runtime_checkable
+class MeteredStore(Store, Protocol):
+    """A store whose requests cost money or a network."""
+
+    def traffic(self) -> Traffic:
+        """Return the figures now. Never blocks."""
+        ...
