@@ -110,7 +110,7 @@ class RawArc(RawPolicy[K]):
         self._often: OrderedDict[K, None] = OrderedDict()  # T2
         self._once_ghosts: OrderedDict[K, None] = OrderedDict()  # B1
         self._often_ghosts: OrderedDict[K, None] = OrderedDict()  # B2
-        self._target = 0  # wanted size of T1
+        self._target = 0.0  # wanted size of T1
 
     def __contains__(self, key: object) -> bool:
         return key in self._once or key in self._often
@@ -128,16 +128,16 @@ class RawArc(RawPolicy[K]):
             self._often.move_to_end(key)
             return True
         if key in self._once_ghosts:
-            step = max(len(self._often_ghosts) // len(self._once_ghosts), 1)
+            step = max(len(self._often_ghosts) / len(self._once_ghosts), 1)
             self._target = min(self._target + step, self.capacity)
-            self._replace(ghost_of_often=False)
             del self._once_ghosts[key]
+            self._replace(ghost_of_often=False)
             self._often[key] = None
         elif key in self._often_ghosts:
-            step = max(len(self._once_ghosts) // len(self._often_ghosts), 1)
+            step = max(len(self._once_ghosts) / len(self._often_ghosts), 1)
             self._target = max(self._target - step, 0)
-            self._replace(ghost_of_often=True)
             del self._often_ghosts[key]
+            self._replace(ghost_of_often=True)
             self._often[key] = None
         else:
             if len(self) >= self.capacity:
@@ -160,7 +160,7 @@ class RawArc(RawPolicy[K]):
         if len(self) < self.capacity:
             return
         once = len(self._once)
-        if once > 0 and (once > self._target or (once == self._target and ghost_of_often)):
+        if not self._often or once > self._target or (once == self._target and once > 0 and ghost_of_often):
             self._once_ghosts[self._once.popitem(last=False)[0]] = None
         else:
             self._often_ghosts[self._often.popitem(last=False)[0]] = None

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from warmtier.core.errors import ConfigError
 from warmtier.policy.base import EvictionPolicy
+from warmtier.policy.raw import RawPolicy
 
 DEFAULT_POLICY: Final = "evidence"
 
@@ -30,6 +31,38 @@ _PRODUCTION: Final[Mapping[str, _Place]] = {
     "index": _Place("warmtier.policy.index", "IndexPolicy", "IndexConfig"),
     "lru": _Place("warmtier.policy.lru", "LruPolicy"),
 }
+
+
+_RAW: Final[Mapping[str, _Place]] = {
+    "lru": _Place("warmtier.policy.raw", "RawLru"),
+    "fifo": _Place("warmtier.policy.raw", "RawFifo"),
+    "2touch": _Place("warmtier.policy.raw", "RawTwoTouch"),
+    "arc": _Place("warmtier.policy.raw", "RawArc"),
+    "s3fifo": _Place("warmtier.policy.raw_queues", "RawS3Fifo"),
+    "sieve": _Place("warmtier.policy.raw_queues", "RawSieve"),
+    "wtinylfu": _Place("warmtier.policy.raw_queues", "RawWTinyLfu"),
+}
+OPTIMUM: Final = "opt"
+"""The offline optimum: needs the whole trace, so only a simulator can make it (``policy/belady.py``)."""
+
+
+def modes_of(name: str) -> tuple[str, ...]:
+    """Return the modes in which ``name`` can run, the preferred first. Raises ConfigError for an unknown name."""
+    if name == OPTIMUM:
+        return ("production", "raw")
+    modes = tuple(mode for mode, names in (("production", _PRODUCTION), ("raw", _RAW)) if name in names)
+    if not modes:
+        raise unknown_name("policy", name, dict.fromkeys((*_PRODUCTION, *_RAW, OPTIMUM)))
+    return modes
+
+
+def create_raw(name: str, capacity: int) -> RawPolicy[Any]:
+    """Return a new raw cache. Raises ConfigError for an unknown name."""
+    place = _RAW.get(name)
+    if place is None:
+        raise unknown_name("raw policy", name, _RAW)
+    cache: RawPolicy[Any] = getattr(importlib.import_module(place.module), place.class_)(capacity)
+    return cache
 
 
 def production_names() -> tuple[str, ...]:
