@@ -1,7 +1,7 @@
 """Retention: priorities 0 to 100 with durations, around any inner policy.
 
 Semantics: TensorRT-LLM's ``KvCacheRetentionConfig``. The lowest priority goes first, whatever its age; within one
-priority the chunk released longest ago; only leaves. An expired chunk returns to the default priority, at the recent end. On
+priority the chunk released longest ago; only leaves. An expired chunk returns to the default, at the recent end. On
 reuse a given priority replaces the old one, none keeps it. Two deliberate differences, both undone by ``exact``:
 
 * the *later* expiry is kept on reuse, so a reuse without a duration never makes a limited priority permanent;
