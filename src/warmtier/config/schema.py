@@ -129,6 +129,9 @@ class Engine(Section):
     memory_headroom: Size = Field(size("1GiB"), description="free memory that must remain after the host tier is taken")
     log_interval: Duration = Field(duration("60s"), description="time between two lines that say whether it works")
     verify: Verify = Field(Verify.SAMPLE, description="digest checks of loads from host memory: off, sample or always")
+    copy_threads: Count | None = Field(
+        None, description="threads per worker that copy KV on the CPU platform; null: 1, or 2 from four processors on"
+    )
     control_socket: Path | None = Field(None, description="Unix socket for `warmtier ctl`; null opens none")
     access_log: AccessLog | None = Field(None, description="one record per request; null writes none")
 

@@ -1,0 +1,145 @@
+"""Puts the parts together from vLLM's and warmtier's configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import numpy as np
+from vllm.logger import init_logger
+from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, OffloadingWorker
+from vllm.v1.kv_offload.config import OffloadingConfig
+
+from warmtier.config.schema import EngineConfig
+from warmtier.core.errors import InternalError, UnsupportedError
+from warmtier.core.types import Key, TierMode
+from warmtier.core.units import format_size
+from warmtier.engines.vllm.copier import CHECK_EVERY, BlockCopier, PageStack, stack_pages
+from warmtier.engines.vllm.digests import DigestLog, digest_log_path
+from warmtier.engines.vllm.identity import weights_identity
+from warmtier.engines.vllm.manager import WarmtierManager
+from warmtier.engines.vllm.memory import check_budget, check_shared_memory
+from warmtier.engines.vllm.metrics import MetricsFeed
+from warmtier.engines.vllm.slab import Slab, SlabLayout
+from warmtier.engines.vllm.slab_files import remove_stale
+from warmtier.engines.vllm.status import StatusLine
+from warmtier.engines.vllm.worker import HostCopyWorker
+from warmtier.policy.lru import LruPolicy
+from warmtier.tiering.cache import TieredCache
+from warmtier.tiering.settings import CacheConfig, HostTier
+
+logger = init_logger("vllm.warmtier")
+
+_MANY_CPUS: Final = 4
+
+
+def build_worker(
+    config: OffloadingConfig,
+    settings: EngineConfig,
+    kv_caches: CanonicalKVCaches,
+    vllm_config: Any,  # noqa: ANN401
+) -> OffloadingWorker:
+    """Make the slab, or join it, and the worker that copies to it. Blocks; raises RequirementError."""
+    for path in remove_stale():
+        logger.info("Removed %s, left over from an engine that is gone", path)
+    tensors = [_as_bytes(tensor) for tensor in kv_caches.tensors]
+    rank = config.parallel.rank
+    layout = SlabLayout.fit(
+        settings.host.capacity, config.parallel.world_size, config.cache.blocks_per_chunk, _block_bytes(tensors)
+    )
+    slab = Slab.open(config.engine_id, layout, _facts(config, vllm_config), before=_memory_check(settings))
+    log_path = digest_log_path()
+    return HostCopyWorker(
+        BlockCopier(_group_stacks(kv_caches, tensors), slab, rank, CHECK_EVERY[settings.engine.verify.value]),
+        slab,
+        rank,
+        threads=settings.engine.copy_threads or _default_threads(),
+        cpus=_parent_cpus(),
+        digest_log=DigestLog(log_path, rank) if log_path else None,
+    )
+
+
+def build_manager(config: OffloadingConfig, settings: EngineConfig) -> OffloadingManager:
+    """Map the slab that the workers made and build the cache over it."""
+    slab, facts = Slab.attach(config.engine_id)
+    slab.remove_name()
+    if slab.layout.blocks_per_chunk != config.cache.blocks_per_chunk:
+        raise InternalError(f"workers and scheduler disagree on blocks_per_chunk: {slab.layout}, {config.cache}")
+    cache = build_cache(config, settings, slab.layout)
+    logger.info("Host tier: %d chunks, %s; %s", slab.layout.slots, format_size(slab.layout.total_bytes), facts)
+    part_bytes = slab.layout.row_bytes
+    return WarmtierManager(
+        cache,
+        slab,
+        MetricsFeed(cache.stats().tiers, part_bytes),
+        StatusLine(logger.info, part_bytes, settings.engine.log_interval),
+        groups=len(config.groups),
+        log_keys=digest_log_path() is not None,
+    )
+
+
+def build_cache(config: OffloadingConfig, settings: EngineConfig, layout: SlabLayout) -> TieredCache:
+    """Return the tiered cache for one engine. What may be stored of a request (prompt only) is vLLM's own setting."""
+    cache_config = CacheConfig(
+        part_bytes=layout.row_bytes,
+        tokens_per_chunk=config.groups[0].tokens_per_block * config.cache.blocks_per_chunk,
+        parts_per_chunk=len(config.groups),
+        offload_prompt_only=False,
+        pending_deadline_s=settings.loading.pending_deadline,
+        host_min_tokens=settings.loading.minimum_tokens,
+        events=config.enable_kv_cache_events,
+    )
+    policy: LruPolicy[Key] = LruPolicy(layout.slots)
+    cache = TieredCache(cache_config, HostTier(policy, layout.slots))
+    if settings.host.mode is not TierMode.ON:
+        cache.set_mode("host", settings.host.mode, 0.0)
+    return cache
+
+
+def _memory_check(settings: EngineConfig) -> Any:  # noqa: ANN401
+    def check(needed_bytes: int) -> None:
+        check_shared_memory(needed_bytes)
+        check_budget(needed_bytes, settings.engine.memory_headroom)
+
+    return check
+
+
+def _as_bytes(tensor: Any) -> np.ndarray:  # noqa: ANN401 - vLLM's CanonicalKVCacheTensor
+    if tensor.tensor.device.type != "cpu":
+        raise UnsupportedError(f"no copy worker for the device {tensor.tensor.device.type!r}")
+    return np.asarray(tensor.tensor.numpy().view(np.uint8))
+
+
+def _block_bytes(tensors: Sequence[np.ndarray]) -> int:
+    return sum(int(tensor.shape[1]) for tensor in tensors)
+
+
+def _group_stacks(kv_caches: CanonicalKVCaches, tensors: Sequence[np.ndarray]) -> list[list[PageStack]]:
+    return [stack_pages(tensors, [ref.tensor_idx for ref in refs]) for refs in kv_caches.group_data_refs]
+
+
+def _facts(config: OffloadingConfig, vllm_config: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return what only workers see and the manager needs: the parts of the namespace of the KV bytes."""
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    return {
+        "model": config.model.name,
+        "dtype": config.model.dtype,
+        "weights": weights_identity(model.model, model.revision, str(vllm_config.load_config.load_format)),
+        "quantization": model.quantization,
+        "hash_algorithm": cache.prefix_caching_hash_algo,
+        "kv_cache_layout": config.kv_cache_layout,
+        "tokens_per_block": [group.tokens_per_block for group in config.groups],
+    }
+
+
+def _default_threads() -> int:
+    return 2 if (os.cpu_count() or 1) >= _MANY_CPUS else 1
+
+
+def _parent_cpus() -> Collection[int]:
+    """Return the processors that the parent may use. vLLM binds a CPU worker's threads to those it computes on."""
+    try:
+        return os.sched_getaffinity(os.getppid())
+    except OSError:
+        return ()
