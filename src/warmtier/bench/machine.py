@@ -36,6 +36,18 @@ def package_versions() -> dict[str, str]:
     return found
 
 
+def native_bfloat16() -> bool:
+    """Return whether this processor multiplies bfloat16 at full speed.
+
+    Without AVX-512 (or ARM's bf16), matrix products in bfloat16 are about ten times slower than in float32.
+    """
+    try:
+        words = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return False
+    return bool(words & {"avx512f", "amx_bf16", "bf16"})
+
+
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

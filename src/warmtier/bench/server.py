@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -19,6 +20,13 @@ HOST: Final = "127.0.0.1"
 _POLL_S: Final = 0.2
 _TAIL_LINES: Final = 30
 _STOP_GRACE_S: Final = 30.0
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel to end this process when its parent dies by whatever means. Runs between fork and exec."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def free_port() -> int:
@@ -78,6 +86,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 env=self._environment,
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
         try:
             self._wait_until_healthy(started_s + self._start_timeout_s)

@@ -12,10 +12,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 import typer.core
@@ -30,6 +31,13 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "tier": ("warmtier.cli.tier", "Look into the directory of a file tier: list, verify, collect."),
 }
 """Name: (module, one line for the help)."""
+
+_INTERRUPTED: Final = 130
+
+
+def is_installed(name: str) -> bool:
+    """Return whether the command's module is part of this installation. Imports nothing but packages above it."""
+    return name in COMMANDS and importlib.util.find_spec(COMMANDS[name][0]) is not None
 
 
 class LazyCommand(typer.core.TyperCommand):
@@ -56,11 +64,11 @@ class LazyGroup(typer.core.TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002
         """Return the commands that this installation has."""
-        return [name for name, (module, _) in COMMANDS.items() if importlib.util.find_spec(module) is not None]
+        return [name for name in COMMANDS if is_installed(name)]
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401, ARG002
         """Return a stand-in for ``cmd_name``, or None."""
-        if cmd_name not in self.list_commands(ctx):
+        if not is_installed(cmd_name):
             return None
         return LazyCommand(cmd_name, *COMMANDS[cmd_name])
 
@@ -87,13 +95,16 @@ def root(
     """KV cache tiers for vLLM that prove themselves on your own traffic."""
 
 
+def _terminate(_number: int, _frame: object) -> NoReturn:
+    """Unwind on SIGTERM, so that servers that were started are stopped."""
+    raise SystemExit(128 + signal.SIGTERM)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code. Never raises but for SystemExit of vLLM itself."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         code = typer.main.get_command(app).main(args=list(arguments), prog_name="warmtier", standalone_mode=False)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        return 130
     except BrokenPipeError:
         # The reader of stdout has gone; a later flush at exit must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -104,4 +115,6 @@ def run(arguments: Sequence[str]) -> int:
         report = errors.describe(error)
         typer.echo(report.text(), err=True)
         return report.exit_code
+    if code == _INTERRUPTED:  # typer turns Ctrl-C into this code
+        typer.echo("interrupted", err=True)
     return code if isinstance(code, int) else 0

@@ -86,10 +86,12 @@ def _check_requirements(model: Path) -> None:
 
 def _commands(model: Path, host_tier: str) -> dict[str, list[str]]:
     """Return the arguments of ``vllm`` for both servers; they differ in the tier alone."""
+    from warmtier.bench.machine import native_bfloat16
     from warmtier.config.load import load
     from warmtier.engines.vllm import launch
 
-    arguments = [str(model), *_CACHE_FLAGS]
+    # Float32 where bfloat16 would be emulated: both servers get the same, and the demo must end in minutes.
+    arguments = [str(model), "--dtype", "bfloat16" if native_bfloat16() else "float32", *_CACHE_FLAGS]
     config = load(None, {}, {"--host-tier": (("host", "capacity"), host_tier)}).config
     plan = launch.make_plan(config, arguments, os.environ)
     return {"without": ["serve", *arguments], "host_tier": list(plan.arguments)}

@@ -30,12 +30,13 @@ def write_size(size_bytes: int) -> str:
 
 
 def write_duration(seconds: float) -> str:
-    """Return ``seconds`` in the largest unit that gives a short exact number."""
+    """Return ``seconds`` in the largest unit that makes it a whole number; exact to the nanosecond."""
     for unit, scale in _TIME_UNITS:
-        value = seconds / scale
-        if value >= 1 and value == round(value, 6):
-            return f"{round(value, 6):g}{unit}"
-    return f"{seconds:g}s"
+        value = round(seconds / scale, 6)
+        if value >= 1 and value == int(value):
+            return f"{int(value)}{unit}"
+    digits = f"{seconds * 1e6:.3f}".rstrip("0").rstrip(".")
+    return f"{digits}us"
 
 
 def _size(value: object) -> ExactSize:
