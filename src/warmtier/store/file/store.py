@@ -45,8 +45,8 @@ class FileStore:
     """Chunks in log-structured segments below ``directory``, for one engine and one namespace.
 
     ``capacity_bytes`` bounds the blocks on disk, everything in the directory included; ``least_free_bytes`` stay
-    free on the filesystem. ``io_threads`` share the reads or writes of one call. Every method may block on the medium and may
-    be called from several threads.
+    free on the filesystem. ``io_threads`` share the reads or writes of one call. Every method may block on the
+    medium and may be called from several threads.
     """
 
     kind = TierKind.FILE
