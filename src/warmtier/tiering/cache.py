@@ -2,47 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from warmtier.core.errors import UsageError
+from warmtier.core.errors import ConfigError, UsageError
 from warmtier.core.types import Key, RequestId, TierMode
+from warmtier.policy.base import Access
+from warmtier.tiering.calibration import Calibration
+from warmtier.tiering.cold import READY, ColdState
+from warmtier.tiering.demote import Demoter
+from warmtier.tiering.evict import HostEviction
+from warmtier.tiering.hints import clamp
+from warmtier.tiering.jobs import JobKind
+from warmtier.tiering.loads import Loads
 from warmtier.tiering.lookup import ReadPath
 from warmtier.tiering.offer import WritePath
+from warmtier.tiering.promote import Promoter
 from warmtier.tiering.request import Request
+from warmtier.tiering.resets import Resets
 from warmtier.tiering.settings import CacheConfig, ColdTier, HostTier
 from warmtier.tiering.state import CacheState
-from warmtier.tiering.stats import CacheStats, TierStats
-from warmtier.tiering.types import NO_HINTS, Action, Event, JobResult, Lookup, Offer, RequestHints
+from warmtier.tiering.stats import CacheStats, snapshot
+from warmtier.tiering.types import NO_HINTS, Action, Delete, Event, JobResult, Lookup, Offer, RequestHints
 
 
 class TieredCache:
     """The state machine that every driver shares: the vLLM manager, the transformers engine and the simulator.
 
     It reads no clock, touches no bytes, takes no lock and never blocks: every call takes ``now`` (seconds, never going
-    back), answers at once and leaves *actions* for an executor. Single-threaded.
+    back), answers at once and leaves *actions* for an executor, which answers each job with ``job_done``.
+    Single-threaded.
 
     Order per request: ``begin_request``, any number of ``lookup``, ``pin_for_load`` .. ``load_done``, ``offer`` ..
     ``store_done``, ``end_request``; completions may arrive after the end. ``tick`` ends a scheduling pass: what a
     ``lookup`` promised is protected from eviction until then. A path interleaves the parts of a chunk (KV groups) by
     position, and every count answered is a whole number of chunks.
+
+    ``cold`` lists the tiers below the host, warmest first.
     """
 
-    def __init__(self, config: CacheConfig, host: HostTier, cold: Sequence[ColdTier] = ()) -> None:
-        self._state = CacheState(config, host)
-        if cold:
-            raise UsageError("tiers below the host are not built yet")
-        self._read = ReadPath(self._state)
-        self._write = WritePath(self._state)
-        self._resets: list[tuple[int, list[int]]] = []
-        self._state.fit_policy()
+    def __init__(
+        self,
+        config: CacheConfig,
+        host: HostTier,
+        cold: Sequence[ColdTier] = (),
+        *,
+        calibration: Calibration | None = None,
+    ) -> None:
+        _check_names([host.name, *(tier.name for tier in cold)])
+        state = self._state = CacheState(config, host, cold, calibration)
+        eviction = HostEviction(state)
+        self._promoter = Promoter(state, eviction)
+        self._demoter = Demoter(state)
+        eviction.down = self._demoter if state.reserve else None
+        self._loads = Loads(state, self._promoter)
+        self._read = ReadPath(state, self._promoter)
+        self._write = WritePath(state, eviction)
+        self._resets = Resets(state, self._loads, self._promoter, self._demoter)
+        state.fit_policy()
 
     # --- requests ---
 
     def begin_request(
         self, request_id: RequestId, now: float, *, prompt_tokens: int | None = None, hints: RequestHints = NO_HINTS
     ) -> Request:
-        """Announce a request; hand the returned object to all later calls."""
+        """Announce a request; hand the returned object to all later calls. Raises UsageError for malformed hints."""
         config = self._state.config
+        hints = clamp(hints, config)
         request = Request(
             path=[],
             tokens_per_chunk=config.tokens_per_chunk,
@@ -55,7 +80,9 @@ class TieredCache:
             epoch=self._state.epoch,
         )
         self._state.requests[request_id] = request
-        self._state.host.policy.begin(request, now)
+        self._state.policy.begin(request, now)
+        for tier in self._state.cold:
+            tier.policy.begin(tier.view(request), now)
         return request
 
     def lookup(self, request: Request, path: Sequence[Key], start: int, now: float) -> Lookup:
@@ -71,11 +98,12 @@ class TieredCache:
 
         Raises InternalError if a key is not ready (it was not part of a lookup since the last ``tick``).
         """
-        return self._read.pin(request, keys, now)
+        return self._loads.pin(request, keys, now)
 
     def load_done(self, request: Request, keys: Collection[Key], now: float, *, ok: bool = True) -> None:
         """A load of pinned ``keys`` (in any order) has ended. Not ``ok``: they are forgotten and never served again."""
-        self._read.load_done(request, keys, now, ok=ok)
+        self._loads.done(request, keys, now, ok=ok)
+        self._state.fit_policy()
 
     def offer(self, request: Request, keys: Sequence[Key], start: int, now: float) -> Offer:
         """Decide on storing ``keys``: consecutive chunks of the request's path from index ``start``, on the device now.
@@ -86,35 +114,53 @@ class TieredCache:
 
     def store_done(self, request: Request, keys: Collection[Key], now: float, *, ok: bool = True) -> None:
         """The stores of ``keys`` (in any order) into their slots have ended."""
-        del request
         self._write.store_done(keys, now, ok=ok)
+        if ok and self._state.cold and request.epoch == self._state.epoch:
+            self._demoter.stored(request, now)
         self._state.fit_policy()
 
     def end_request(self, request: Request, now: float) -> None:
         """The request is over; its path counts as used now. Idempotent."""
         if request.ended:
             return
-        request.ended = True
-        request.memo = None
-        self._state.requests.pop(request.request_id, None)
-        self._state.host.policy.finish(request, now)
+        state = self._state
+        request.ended, request.memo = True, None
+        if state.requests.get(request.request_id) is request:
+            del state.requests[request.request_id]
+        self._promoter.release(request)
+        state.policy.finish(request, now)
+        if state.cold and request.epoch == state.epoch:
+            self._demoter.used(request, now)
 
     # --- time, jobs, control ---
 
     def tick(self, now: float) -> None:
         """End a scheduling pass: promises of lookups end, deadlines are checked."""
-        del now
         state = self._state
         state.ticks += 1
         state.index.release_holds()
-        while self._resets and self._resets[0][0] <= state.ticks:
-            state.index.release(self._resets.pop(0)[1])
-            state.fit_policy()
+        self._resets.tick()
+        if not state.cold:
+            return
+        for job in state.jobs.overdue(now):
+            part = self._promoter if job.kind is JobKind.PROMOTE else self._demoter
+            part.overdue(job, state.tiers[job.tier], now)
+        for tier in state.cold:
+            if tier.breaker.tick(now):
+                state.index.version += 1
+        self._promoter.release_holds(now)
+        state.fit_policy()
 
     def job_done(self, result: JobResult, now: float) -> None:
-        """An action's outcome. Unknown jobs are ignored and counted."""
-        del result, now
-        self._state.late_completions += 1
+        """How a job ended. Must come for every Promote, Demote and Migrate; unknown jobs are ignored and counted."""
+        job = self._state.jobs.pop(result.job_id)
+        if job is None:
+            self._state.late_completions += 1
+            return
+        part = self._promoter if job.kind is JobKind.PROMOTE else self._demoter
+        part.done(job, self._state.tiers[job.tier], result, now)
+        self._state.index.version += 1
+        self._state.fit_policy()
 
     def take_actions(self) -> list[Action]:
         """Return the actions decided since the last call, for the executor, oldest first."""
@@ -128,42 +174,69 @@ class TieredCache:
         self._state.events.clear()
         return events
 
-    def reset(self, now: float) -> None:
-        """Start a new epoch: nothing stored so far is ever served again. Device transfers in flight are quarantined."""
-        del now
-        state = self._state
-        state.epoch += 1
-        suspect = state.index.reset()
-        state.host.policy.clear()
-        self._resets.append((state.ticks + state.config.reset_quarantine_ticks, suspect))
-        state.fit_policy()
+    def restore(self, tier: str, keys: Iterable[Key], now: float) -> int:
+        """Tell what a cold tier's store held when it was opened; return how many chunks fit. Before any request.
 
-    def set_mode(self, tier: str, mode: TierMode, now: float) -> None:
-        """Switch a tier off or on. Raises UsageError for an unknown tier or a mode that is not available."""
+        Their paths are not known, so each counts as a root until it goes.
+        """
+        state, cold = self._state, self._cold(tier)
+        nobody: Access[Key] = Access([], state.config.tokens_per_chunk, 0, now)
+        surplus = []
+        for key in keys:
+            admission = cold.policy.admit(nobody, [key], None, now, cold.pinned)
+            for victim in admission.victims:
+                del cold.index[victim]
+            surplus += admission.victims if admission.admitted else [key, *admission.victims]
+            if admission.admitted:
+                cold.index[key] = READY
+        if surplus:
+            state.actions.append(Delete(tier, surplus))
+        state.index.version += 1
+        return len(cold.index)
+
+    def reset(self, now: float) -> None:
+        """Start a new epoch: nothing stored so far is ever served again, in any tier.
+
+        Slots of device transfers under way are quarantined for ``reset_quarantine_ticks`` ticks, or until ``flushed``;
+        their completions must not be reported. Requests begun before store nothing until they are looked up again.
+        """
+        self._resets.reset(now)
+        if self._write.tracker is not None:
+            self._write.tracker.clear()
+
+    def flushed(self, now: float) -> None:
+        """All device transfers begun before the last ``reset`` are known to be dead."""
         del now
-        if tier != self._state.host.name:
-            raise UsageError(f"there is no tier {tier!r}", fix=f"tiers: {self._state.host.name}")
-        if mode not in (TierMode.OFF, TierMode.ON):
-            raise UsageError(f"mode {mode.value!r} is not available", fix="use off or on")
-        self._state.host_mode = mode
-        self._state.index.version += 1
+        self._resets.flushed()
+
+    def set_mode(self, tier: str, mode: TierMode, now: float, *, why: str = "operator") -> None:
+        """Switch a tier off or on. Raises UsageError for an unknown tier or a mode that is not available."""
+        state = self._state
+        switch = state.host_mode if tier == state.host.name else self._cold(tier).mode
+        if switch.set(mode, now, why):
+            state.index.version += 1
+
+    def observe_load(self, tier: str, size_bytes: int, seconds: float) -> None:
+        """Tell a measured load (the host tier's: to the device). Promotions are measured by their results."""
+        self._state.costs.observe_load(tier, size_bytes, seconds)
+
+    def observe_prefill(self, start: int, stop: int, seconds: float) -> None:
+        """Tell that the engine computed tokens [start, stop) of one request in ``seconds``."""
+        self._state.costs.observe_prefill(start, stop, seconds)
 
     def stats(self) -> CacheStats:
         """Return a snapshot of sizes and counters. O(tiers)."""
-        state, allocator = self._state, self._state.index.allocator
-        host = TierStats(
-            mode=state.host_mode,
-            capacity=state.host.slots,
-            resident=len(state.index.ready),
-            writing=len(state.index.busy),
-            reading=state.index.loads,
-            quarantined=allocator.quarantined_slots,
-            counters=state.host_counters,
-        )
-        return CacheStats(
-            epoch=state.epoch,
-            requests=len(state.requests),
-            late_completions=state.late_completions,
-            dropped_events=state.dropped_events,
-            tiers={state.host.name: host},
-        )
+        return snapshot(self._state)
+
+    def _cold(self, name: str) -> ColdState:
+        tier = self._state.tiers.get(name)
+        if tier is None:
+            known = ", ".join([self._state.host.name, *self._state.tiers])
+            raise UsageError(f"there is no tier {name!r} of that kind", fix=f"tiers: {known}")
+        return tier
+
+
+def _check_names(names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"tiers need different names, got {', '.join(twice)} more than once")

@@ -15,20 +15,37 @@ from warmtier.core.errors import InternalError
 from warmtier.core.types import Key
 from warmtier.policy.base import Pinned
 from warmtier.store.host import SlotAllocator
+from warmtier.tiering.ledger import Ledger
 from warmtier.tiering.request import Slots
 
 
 class HostIndex:
-    """The host tier's index. Single-threaded; every call costs O(keys named)."""
+    """The host tier's index. Single-threaded; every call costs O(keys named).
 
-    def __init__(self, slots: int) -> None:
+    Optional records, paid for only if used: who owns a slot (``ledger``), which key is whose parent (``parents``), how
+    many requests used a slot (``touches``), which slots the device reads (``conflicts``).
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        ledger: Ledger | None = None,
+        *,
+        parents: bool = False,
+        touches: bool = False,
+        conflicts: bool = False,
+    ) -> None:
         self.allocator = SlotAllocator(slots)
         self.ready: dict[Key, int] = {}
         self.busy: dict[Key, int] = {}
         self.version = 0  # grows whenever an earlier lookup could be answered differently
-        self.loads = 0  # slots referenced by device loads, with multiplicity
+        self.loads = 0  # slots that the device reads, with multiplicity
+        self._loading = np.zeros(slots, dtype=np.uint16) if conflicts else None
         self._refs = array("i", bytes(4 * slots))
         self.refs = np.frombuffer(self._refs, dtype=np.int32)
+        self.parents: dict[Key, Key | None] | None = {} if parents else None
+        self.touches = np.zeros(slots, dtype=np.uint8) if touches else None
+        self._ledger = ledger
         self._doomed: set[int] = set()
         self._holds: list[Sequence[int]] = []
         self._held: set[int] = set()
@@ -68,10 +85,10 @@ class HostIndex:
 
     # --- writing ---
 
-    def start(self, keys: Sequence[Key], reuse: list[int]) -> list[int]:
+    def start(self, keys: Sequence[Key], reuse: list[int], *, tenant: int = 0, parent: Key | None = None) -> list[int]:
         """Give absent ``keys`` slots, of ``reuse`` (from ``evict``) first, and mark them busy; free what is left of it.
 
-        The caller has made room; raises InternalError otherwise.
+        ``keys`` are consecutive below ``parent``. The caller has made room; raises InternalError otherwise.
         """
         slots = reuse[: len(keys)]
         if len(reuse) > len(keys):
@@ -83,6 +100,12 @@ class HostIndex:
             raise InternalError(f"{len(keys)} chunks were admitted, {len(slots)} slots are free")
         self.busy.update(zip(keys, slots, strict=True))
         self.version += 1
+        if self._ledger is not None:
+            self._ledger.charge(slots, tenant)
+        if self.parents is not None and keys:
+            self.parents.update(zip(keys, (parent, *keys[:-1]), strict=True))
+        if self.touches is not None and slots:
+            self.touches[slots] = 0
         return slots
 
     def finish(self, keys: Iterable[Key]) -> list[Key]:
@@ -100,17 +123,19 @@ class HostIndex:
     def fail(self, keys: Iterable[Key]) -> list[Key]:
         """The busy ones of ``keys`` did not arrive; free their slots and return them."""
         take = self.busy.pop
-        found = [(key, slot) for key in keys if (slot := take(key, None)) is not None]
-        self.allocator.free([slot for _, slot in found])
-        self.version += 1
-        return [key for key, _ in found]
+        found = {key: slot for key in keys if (slot := take(key, None)) is not None}
+        slots = list(found.values())
+        self._left(found, slots)
+        self.allocator.free(slots)
+        return list(found)
 
     def quarantine_busy(self, keys: Iterable[Key]) -> list[int]:
         """Make the busy ones of ``keys`` absent while a transfer may still write their slots; return the slots."""
         take = self.busy.pop
-        slots = [slot for key in keys if (slot := take(key, None)) is not None]
+        found = {key: slot for key in keys if (slot := take(key, None)) is not None}
+        slots = list(found.values())
+        self._left(found, slots)
         self.allocator.quarantine(slots)
-        self.version += 1
         return slots
 
     # --- leaving ---
@@ -118,16 +143,31 @@ class HostIndex:
     def drop(self, keys: Iterable[Key]) -> list[Key]:
         """Make the ready ones of ``keys`` absent; their slots are free once nothing reads them. Return them."""
         take = self.ready.pop
-        found = [(key, slot) for key in keys if (slot := take(key, None)) is not None]
-        self._give_back([slot for _, slot in found])
-        self.version += 1
-        return [key for key, _ in found]
+        found = {key: slot for key in keys if (slot := take(key, None)) is not None}
+        slots = list(found.values())
+        self._left(found, slots)
+        self._give_back(slots)
+        return list(found)
 
     def evict(self, keys: Sequence[Key]) -> list[int]:
-        """Make ready, unpinned ``keys`` absent; return their slots for ``start``."""
+        """Make ready ``keys`` absent; return the slots that nothing reads, for ``start``."""
         take = self.ready.pop
+        slots = [take(key) for key in keys]
+        self._left(keys, slots)
+        if self.parents is None:
+            return slots  # nothing is written down from here: no victim is being read
+        refs = self._refs
+        self._doomed.update(slot for slot in slots if refs[slot])
+        return [slot for slot in slots if not refs[slot]]
+
+    def _left(self, keys: Iterable[Key], slots: Sequence[int]) -> None:
+        """These chunks are no longer in the index."""
         self.version += 1
-        return [take(key) for key in keys]
+        if self._ledger is not None:
+            self._ledger.release(slots)
+        if self.parents is not None:
+            for key in keys:
+                self.parents.pop(key, None)
 
     def _give_back(self, slots: Sequence[int]) -> None:
         refs = self._refs
@@ -136,6 +176,17 @@ class HostIndex:
             self._doomed.update(pinned)
             slots = [slot for slot in slots if not refs[slot]]
         self.allocator.free(slots)
+
+    def touch(self, keys: Sequence[Key]) -> list[int]:
+        """One more request used the longest ready prefix of ``keys``; return how many used each, this one included."""
+        slots = self.ready_prefix(keys)
+        if self.touches is None or not slots:
+            return []
+        array = np.array(slots, dtype=np.intp)
+        counts = self.touches[array]
+        counts += counts < 255
+        self.touches[array] = counts
+        return counts.tolist()  # type: ignore[no-any-return]
 
     # --- pins and holds ---
 
@@ -167,6 +218,29 @@ class HostIndex:
             self._doomed.difference_update(free)
             self.allocator.free(free)
 
+    def start_load(self, slots: Slots) -> None:
+        """The device starts reading distinct ``slots``."""
+        self.refs[slots] += 1
+        self.loads += len(slots)
+        if self._loading is not None:
+            self._loading[slots] += 1
+            self.version += 1
+
+    def end_load(self, slots: Slots) -> None:
+        """The device has stopped reading ``slots``."""
+        self.loads -= len(slots)
+        if self._loading is not None:
+            self._loading[slots] -= 1
+            self.version += 1
+        self.unref(slots)
+
+    def loading(self, slots: Slots) -> int | None:
+        """Return the position of the first of ``slots`` that the device is reading."""
+        if self._loading is None:
+            return None
+        found = np.flatnonzero(self._loading[slots])
+        return int(found[0]) if len(found) else None
+
     def hold(self, slots: Sequence[int]) -> None:
         """Protect ``slots`` from eviction until ``release_holds``. O(1); paid when an eviction asks."""
         self._holds.append(slots)
@@ -189,6 +263,10 @@ class HostIndex:
         Slots that are being read become doomed and are freed with their last reference.
         """
         suspect = list(self.busy.values())
+        if self._ledger is not None:
+            self._ledger.clear()
+        if self.parents is not None:
+            self.parents.clear()
         self._give_back(list(self.ready.values()))
         self.allocator.quarantine(suspect)
         self.ready.clear()

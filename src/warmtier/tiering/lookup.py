@@ -1,148 +1,276 @@
-"""The read path: how much of a request's path can be loaded, and the pins of what is being loaded."""
+"""The read path: how much of a request's path can be loaded, from which tiers, now or soon."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from warmtier.core.types import Key, MissReason, TierKind, TierMode
-from warmtier.tiering.request import Pin, Request
+from warmtier.core.types import Key, MissReason, Source, TierKind
+from warmtier.tiering.cold import ColdState
+from warmtier.tiering.promote import Promoter
+from warmtier.tiering.recompute import Segment
+from warmtier.tiering.request import Request
 from warmtier.tiering.state import CacheState
 from warmtier.tiering.stats import count_miss
 from warmtier.tiering.types import Lookup
 
 
-class ReadPath:
-    """Answers lookups and keeps the device's loads pinned. Never blocks; each call costs O(chunks named)."""
+@dataclass(slots=True)
+class Piece:
+    """Path indices [start, stop) that one tier (None: the host) can serve; ``waits`` until the host slot is written."""
 
-    def __init__(self, state: CacheState) -> None:
+    tier: ColdState | None
+    start: int
+    stop: int
+    waits: bool = False
+
+
+@dataclass(slots=True)
+class Plan:
+    """The usable pieces from the first missing chunk on, and why the chunk after them is not usable."""
+
+    slots: list[int]
+    pieces: list[Piece] = field(default_factory=list)
+    stop: int = 0
+    reason: MissReason | None = None
+    source: Source | None = None
+
+    def cut(self, at: int, reason: MissReason | None) -> None:
+        """Keep only what is before path index ``at``."""
+        self.stop, self.reason = at, reason
+        self.pieces = [piece for piece in self.pieces if piece.start < at]
+        for piece in self.pieces:
+            piece.stop = min(piece.stop, at)
+
+
+class ReadPath:
+    """Answers lookups and starts the promotions they need. Never blocks; each call costs O(chunks of the path)."""
+
+    def __init__(self, state: CacheState, promoter: Promoter) -> None:
         self._state = state
+        self._promoter = promoter
 
     def lookup(self, request: Request, path: Sequence[Key], start: int, now: float) -> Lookup:
         """See ``TieredCache.lookup``."""
         self._note_path(request, path, start)
-        at = (self._state.index.version, len(path), start)
-        memo = request.memo
-        if memo is not None and request.memo_at == at and not (memo.pending and self._waited(request, now)):
-            self._state.index.hold(request.hold_slots)
+        index = self._state.index
+        at, memo = (index.version, len(path), start), request.memo
+        if memo is not None and request.memo_at == at and not (memo.pending and now >= request.wait_until_s):
+            index.hold(request.hold_slots)
             return memo
         answer = self._answer(request, start, now)
-        request.memo, request.memo_at = answer, at
+        request.memo, request.memo_at = answer, (index.version, len(path), start)
         if not answer.pending:
             self._count(request, answer, start)
         return answer
 
-    def pin(self, request: Request, keys: Sequence[Key], now: float) -> list[int]:
-        """See ``TieredCache.pin_for_load``."""
-        state = self._state
-        slots = state.index.slots_of(keys)
-        array = np.array(slots, dtype=np.intp)
-        state.index.ref(array)
-        state.index.loads += len(slots)
-        request.pins.append(Pin(keys, array, now))
-        request.memo, request.counted, request.waiting_since_s = None, False, None
-        state.host.policy.touch(request, keys, now)
-        request.touched = max(request.touched, request.lookup_start + len(keys))
-        return slots
-
-    def load_done(self, request: Request, keys: Collection[Key], now: float, *, ok: bool) -> None:
-        """See ``TieredCache.load_done``."""
-        for pin in self._take_pins(request, keys):
-            self._state.index.loads -= len(pin.slots)
-            self._state.index.unref(pin.slots)
-            self._state.index.version += 1
-        if not ok:
-            self._load_failed(request, keys, now)
-        self._state.fit_policy()
-
     def _note_path(self, request: Request, path: Sequence[Key], start: int) -> None:
-        request.lookup_start = start
+        if start != request.lookup_start:
+            request.lookup_start, request.round_end, request.memo = start, None, None
         if len(path) > len(request.path):
             request.path.extend(path[len(request.path) :])
         if request.epoch != self._state.epoch:
             # The device cache was reset too: what this request computes from here on belongs to the new epoch.
-            request.epoch, request.load_limit = self._state.epoch, None
+            request.epoch, request.load_limit, request.round_end = self._state.epoch, None, None
 
     def _answer(self, request: Request, start: int, now: float) -> Lookup:
-        config, index = self._state.config, self._state.index
         refused = self._refused(request)
         if refused is not None:
-            request.hold_slots = []
-            return Lookup(0, pending=False, reason=refused, by_tier={})
-        path = request.path
-        end = len(path) if request.load_limit is None else min(len(path), request.load_limit)
-        slots = index.ready_prefix(path[start:end])
-        reason = self._stop_reason(request, start + len(slots), end)
-        del slots[len(slots) - (start + len(slots)) % config.parts_per_chunk :]
-        pending = reason is MissReason.WRITING and not self._wait(request, now)
-        if reason is MissReason.WRITING and not pending:
-            reason = MissReason.PENDING_DEADLINE
-        if not pending and len(slots) // config.parts_per_chunk * config.tokens_per_chunk < config.host_min_tokens:
-            slots, reason = [], reason or MissReason.BELOW_MINIMUM
-        request.hold_slots = slots
-        index.hold(slots)
-        return Lookup(len(slots), pending, reason, {TierKind.HOST: len(slots)} if slots else {})
+            return self._say(request, start, Plan([], stop=start, reason=refused), pending=False)
+        expired = request.waiting_since_s is not None and now >= request.wait_until_s
+        plan = self._plan(request, start, now, cold=not expired)
+        if plan.slots or plan.pieces:
+            self._choose(request, plan, start, expired=expired)
+        if expired:
+            self._only_ready(plan)
+        elif any(piece.tier is not None or piece.waits for piece in plan.pieces):
+            self._wait(request, plan, start, now)
+        pending = any(piece.waits for piece in plan.pieces)
+        if not pending and self._conflict(request, plan, now):
+            pending = True
+        return self._say(request, start, plan, pending=pending)
 
     def _refused(self, request: Request) -> MissReason | None:
         if request.hints.no_load:
             return MissReason.HINT
-        return MissReason.TIER_OFF if self._state.host_mode is TierMode.OFF else None
+        return None if self._state.host_mode.on else MissReason.TIER_OFF
 
-    def _stop_reason(self, request: Request, stop: int, end: int) -> MissReason | None:
-        if stop < end:
-            return MissReason.WRITING if request.path[stop] in self._state.index.busy else MissReason.ABSENT
-        return MissReason.LOAD_FAILED if end < len(request.path) else None
+    # --- what there is ---
 
-    def _wait(self, request: Request, now: float) -> bool:
-        """Start or continue waiting; return whether the request has waited long enough."""
+    def _plan(self, request: Request, start: int, now: float, *, cold: bool) -> Plan:
+        """Find the longest usable prefix over all tiers, the warmest copy of each chunk."""
+        path, index = request.path, self._state.index
+        end = len(path) if request.load_limit is None else max(start, min(len(path), request.load_limit))
+        slots = index.ready_prefix(path[start:end])
+        at = start + len(slots)
+        plan = Plan(slots)
+        if slots:
+            plan.pieces.append(Piece(None, start, at))
+        tiers = [(tier, tier.closed(now)) for tier in self._state.cold] if cold else []
+        reason: MissReason | None = request.limit_reason if end < len(path) else None
+        while at < end:
+            piece = self._piece(path[at], at, tiers)
+            if isinstance(piece, MissReason):
+                reason = piece
+                break
+            last = plan.pieces[-1] if plan.pieces else None
+            if last is not None and last.tier is piece.tier and last.waits == piece.waits:
+                last.stop = at + 1
+            else:
+                plan.pieces.append(piece)
+            at += 1
+        plan.cut(at - at % self._state.config.parts_per_chunk, reason)
+        return plan
+
+    def _piece(self, key: Key, at: int, tiers: Sequence[tuple[ColdState, MissReason | None]]) -> Piece | MissReason:
+        if key in self._state.index.ready:
+            return Piece(None, at, at + 1)
+        if key in self._state.index.busy:
+            return Piece(None, at, at + 1, waits=True)
+        reason = MissReason.ABSENT
+        for tier, closed in tiers:
+            if tier.readable(key):
+                if closed is None:
+                    return Piece(tier, at, at + 1)
+                reason = closed
+            elif key in tier.index and reason is MissReason.ABSENT:
+                reason = MissReason.WRITING
+        return reason
+
+    # --- load or recompute ---
+
+    def _choose(self, request: Request, plan: Plan, start: int, *, expired: bool) -> None:
+        """Cut the plan where recomputing is cheaper, and where an earlier round of this wait ended."""
+        if request.round_end is not None:
+            if plan.stop > request.round_end and not expired:
+                plan.cut(max(request.round_end, start + len(plan.slots)), request.round_reason)
+            return
+        costs, config = self._state.costs, self._state.config
+        usable = plan.stop - start
+        if usable // config.parts_per_chunk * config.tokens_per_chunk < config.host_min_tokens:
+            plan.slots = []
+            plan.cut(start, MissReason.BELOW_MINIMUM)
+            return
+        if not costs.informed and not any(piece.tier for piece in plan.pieces):
+            plan.source = Source.STATIC
+            return
+        decision = costs.decide([self._segment(piece) for piece in plan.pieces if piece.stop > piece.start])
+        plan.source = decision.source
+        if decision.reason is not None:
+            plan.cut(plan.pieces[decision.segments].start, decision.reason)
+
+    def _segment(self, piece: Piece) -> Segment:
+        config = self._state.config
+        scale = config.tokens_per_chunk / config.parts_per_chunk
+        tier = piece.tier
+        return Segment(
+            self._state.host.name if tier is None else tier.name,
+            tier is not None,
+            int(piece.start * scale),
+            int(piece.stop * scale),
+            (piece.stop - piece.start) * config.part_bytes,
+            0 if tier is None else tier.reads.size_bytes,
+        )
+
+    # --- waiting ---
+
+    def _wait(self, request: Request, plan: Plan, start: int, now: float) -> None:
+        """Start what must be promoted and join what is on its way."""
         if request.waiting_since_s is None:
             request.waiting_since_s = now
-        return self._waited(request, now)
+            request.wait_until_s = now + self._state.config.pending_deadline_s
+        for piece in plan.pieces:
+            if piece.tier is None:
+                continue
+            moving, reason = self._promoter.start(
+                piece.tier, request, request.path[piece.start : piece.stop], piece.start, now
+            )
+            piece.waits = True
+            if reason is not None:
+                stop = piece.start + moving
+                plan.cut(stop - stop % self._state.config.parts_per_chunk, reason)
+                break
+        # Making room may have cost a chunk that the plan counts on: look at what is true now.
+        ready = self._state.index.ready_prefix(request.path[start : start + len(plan.slots)])
+        if len(ready) < len(plan.slots):
+            plan.slots = ready
+            stop = start + len(ready)
+            plan.cut(stop - stop % self._state.config.parts_per_chunk, MissReason.NO_ROOM)
+        request.round_end, request.round_reason = plan.stop, plan.reason
+        self._join(request, plan)
 
-    def _waited(self, request: Request, now: float) -> bool:
-        since = request.waiting_since_s
-        return since is not None and now - since >= self._state.config.pending_deadline_s
+    def _join(self, request: Request, plan: Plan) -> None:
+        """Wait for the promotions in flight that bring part of the plan; their deadlines are this request's."""
+        for piece in plan.pieces:
+            at = piece.start
+            while piece.waits and at < piece.stop:
+                job = self._promoter.job_of(request.path[at])
+                if job is None:
+                    at += 1
+                    continue
+                job.waiters.add(request)
+                request.wait_until_s = max(request.wait_until_s, job.deadline_s)
+                at = max(at + 1, job.start + len(job.keys))
+
+    def _only_ready(self, plan: Plan) -> None:
+        """The wait is over: only what is ready now counts."""
+        waits = next((piece.start for piece in plan.pieces if piece.waits or piece.tier is not None), None)
+        if waits is not None:
+            plan.cut(waits - waits % self._state.config.parts_per_chunk, MissReason.PENDING_DEADLINE)
+
+    def _conflict(self, request: Request, plan: Plan, now: float) -> bool:
+        """The engine defers a request while another loads one of its chunks: wait for a while, then do without."""
+        wait_s = self._state.config.load_conflict_wait_s
+        index = self._state.index
+        if wait_s is None or not index.loads or not plan.slots:
+            return False
+        read = index.loading(np.array(plan.slots, dtype=np.intp))
+        if read is None:
+            return False
+        if request.conflict_since_s is None:
+            request.conflict_since_s = now
+        if now < request.conflict_since_s + wait_s:
+            request.wait_until_s = max(request.wait_until_s, request.conflict_since_s + wait_s)
+            return True
+        at = request.lookup_start + read
+        plan.cut(at - at % self._state.config.parts_per_chunk, MissReason.PENDING_DEADLINE)
+        return False
+
+    # --- the answer ---
+
+    def _say(self, request: Request, start: int, plan: Plan, *, pending: bool) -> Lookup:
+        usable = max(0, plan.stop - start)
+        del plan.slots[usable:]
+        ready = plan.slots if len(plan.slots) == usable else self._ready_slots(request, start, usable)
+        request.hold_slots = ready
+        self._state.index.hold(ready)
+        return Lookup(usable, pending, plan.reason, self._by_tier(request, start, usable), plan.source)
+
+    def _ready_slots(self, request: Request, start: int, usable: int) -> list[int]:
+        get = self._state.index.ready.get
+        return [slot for key in request.path[start : start + usable] if (slot := get(key)) is not None]
+
+    def _by_tier(self, request: Request, start: int, usable: int) -> dict[TierKind, int]:
+        found: dict[TierKind, int] = {}
+        rest = usable
+        for first, last, kind in request.origins:
+            count = min(last, start + usable) - max(first, start)
+            if count > 0:
+                found[kind] = found.get(kind, 0) + count
+                rest -= count
+        if rest > 0:
+            found[TierKind.HOST] = rest
+        return found
 
     def _count(self, request: Request, answer: Lookup, start: int) -> None:
         if request.counted:
             return
         request.counted = True
-        self._state.host_counters.hits += answer.usable
-        if answer.reason is not None:
-            count_miss(self._state.host_counters, answer.reason, len(request.path) - start - answer.usable)
-
-    def _take_pins(self, request: Request, keys: Collection[Key]) -> list[Pin]:
-        """Remove and return the pins that ``keys`` complete; a pin completed in part is split."""
-        taken: list[Pin] = []
-        wanted = keys if isinstance(keys, (set, frozenset)) else set(keys)
-        left = len(wanted)
-        for pin in list(request.pins):
-            if not left:
-                break
-            inside = [i for i, key in enumerate(pin.keys) if key in wanted]
-            if not inside:
-                continue
-            left -= len(inside)
-            request.pins.remove(pin)
-            if len(inside) == len(pin.keys):
-                taken.append(pin)
-                continue
-            chosen = set(inside)
-            outside = [i for i in range(len(pin.keys)) if i not in chosen]
-            taken.append(Pin([pin.keys[i] for i in inside], pin.slots[inside], pin.since_s))
-            request.pins.append(Pin([pin.keys[i] for i in outside], pin.slots[outside], pin.since_s))
-        self._state.late_completions += max(left, 0)
-        return taken
-
-    def _load_failed(self, request: Request, keys: Collection[Key], now: float) -> None:
-        """The bytes in the host tier are suspect: forget them, and serve this request nothing from there on."""
         state = self._state
-        failed = set(keys)
-        first = next((i for i, key in enumerate(request.path) if key in failed), len(request.path))
-        limit = first if request.load_limit is None else min(first, request.load_limit)
-        request.load_limit = limit - limit % state.config.parts_per_chunk
-        gone = state.index.drop(keys)
-        state.host.policy.remove(gone, now)
-        state.emit(state.host.name, TierKind.HOST, gone, removed=True)
-        count_miss(state.host_counters, MissReason.LOAD_FAILED, len(failed))
+        state.host_counters.hits += answer.by_tier.get(TierKind.HOST, 0)
+        for tier in state.cold:
+            tier.counters.hits += answer.by_tier.get(tier.spec.kind, 0)
+        if answer.reason is not None:
+            count_miss(state.host_counters, answer.reason, len(request.path) - start - answer.usable)

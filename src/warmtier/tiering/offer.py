@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from warmtier.core.types import Key, StoreOutcome, TierKind, TierMode
+from warmtier.core.types import DEFAULT_PRIORITY, Key, StoreOutcome, TierKind
 from warmtier.policy.admission import Candidates, TierState
+from warmtier.tiering.evict import HostEviction
+from warmtier.tiering.hints import asks
 from warmtier.tiering.request import Request
 from warmtier.tiering.state import CacheState
 from warmtier.tiering.stats import count_store
+from warmtier.tiering.threshold import OfferTracker
 from warmtier.tiering.types import Offer
 
 
 class WritePath:
     """Answers offers. Never blocks; each call costs O(chunks named) plus the policy's cost of its victims."""
 
-    def __init__(self, state: CacheState) -> None:
+    def __init__(self, state: CacheState, eviction: HostEviction) -> None:
         self._state = state
+        self._eviction = eviction
+        config = state.config
+        self.tracker: OfferTracker | None = None
+        if config.store_threshold > 1:
+            self.tracker = OfferTracker(config.store_threshold, config.max_tracker_size)
 
     def offer(self, request: Request, keys: Sequence[Key], start: int, now: float) -> Offer:
         """See ``TieredCache.offer``."""
         offer = Offer([], [], [], {})
         extend_path(request.path, keys, start)
+        if self.tracker is not None:
+            self.tracker.record(keys)
         allowed = self._allowed(request, keys, start, offer)
         absent = self._state.index.absent(allowed)
         self._note_present(request, allowed, absent, start, offer, now)
@@ -40,7 +50,7 @@ class WritePath:
             state.emit(state.host.name, TierKind.HOST, done, removed=False)
         else:
             done = state.index.fail(keys)
-            state.host.policy.remove(done, now)
+            state.policy.remove(done, now)
             count_store(counters, StoreOutcome.FAILED, len(done))
         state.late_completions += len(keys) - len(done)
 
@@ -50,26 +60,39 @@ class WritePath:
         if refused is not None:
             _count(offer, refused, len(keys))
             return []
-        limit = self._prompt_limit(request)
+        self._find_limit(request, start + len(keys))
+        limit = request.store_limit
         if limit is None or start + len(keys) <= limit:
             return keys
         allowed = keys[: max(0, limit - start)]
-        _count(offer, StoreOutcome.REFUSED_DECODE, len(keys) - len(allowed))
+        _count(offer, request.store_reason or StoreOutcome.REFUSED_HINT, len(keys) - len(allowed))
         return allowed
 
     def _refused(self, request: Request) -> StoreOutcome | None:
-        if self._state.host_mode is TierMode.OFF:
+        if not self._state.host_mode.on:
             return StoreOutcome.TIER_OFF
         if request.hints.no_store:
             return StoreOutcome.REFUSED_HINT
         # Computed before a reset: these bytes belong to the old epoch.
         return StoreOutcome.REFUSED_EPOCH if request.epoch != self._state.epoch else None
 
-    def _prompt_limit(self, request: Request) -> int | None:
-        config = self._state.config
-        if not config.offload_prompt_only or not request.prompt_tokens:
-            return None
-        return request.prompt_tokens // config.tokens_per_chunk * config.parts_per_chunk
+    def _find_limit(self, request: Request, end: int) -> None:
+        """Find where the request's stores stop: after the prompt, or at the first chunk of too low a priority."""
+        config, parts = self._state.config, self._state.config.parts_per_chunk
+        if request.checked == 0 and config.offload_prompt_only and request.prompt_tokens:
+            request.store_limit = request.prompt_tokens // config.tokens_per_chunk * parts
+            request.store_reason = StoreOutcome.REFUSED_DECODE
+        stop = end if request.store_limit is None else min(end, request.store_limit)
+        if config.offload_min_priority > 0 and not self._all_default(request):
+            for index in range(request.checked, stop, parts):
+                if self._state.wishes.priority(request, index) < config.offload_min_priority:
+                    request.store_limit, request.store_reason = index, StoreOutcome.REFUSED_PRIORITY
+                    break
+        request.checked = max(request.checked, end)
+
+    def _all_default(self, request: Request) -> bool:
+        default_passes = self._state.config.offload_min_priority <= DEFAULT_PRIORITY
+        return default_passes and not asks(request.hints)
 
     def _note_present(
         self, request: Request, keys: Sequence[Key], absent: Sequence[Key], start: int, offer: Offer, now: float
@@ -78,9 +101,10 @@ class WritePath:
         if len(absent) == len(keys):
             return
         _count(offer, StoreOutcome.PRESENT, len(keys) - len(absent))
-        fresh = keys[max(0, request.touched - start) :]
-        if fresh:
-            self._state.host.policy.touch(request, fresh, now)
+        skip = max(0, request.touched - start)
+        if skip < len(keys):
+            request.key_index = start + skip
+            self._state.policy.touch(request, keys[skip:], now)
             request.touched = start + len(keys)
 
     def _store(
@@ -89,8 +113,8 @@ class WritePath:
         left = len(absent)
         for at, run in _runs(keys, absent, start):
             stored, reason = self._store_run(request, run, at, offer, now)
-            left -= stored
             _count(offer, StoreOutcome.STORED, stored)
+            left -= stored
             if reason is not None:
                 _count(offer, reason, len(run) - stored)
                 _count(offer, StoreOutcome.REFUSED_ORPHAN, left - (len(run) - stored))
@@ -100,45 +124,34 @@ class WritePath:
         self, request: Request, run: list[Key], at: int, offer: Offer, now: float
     ) -> tuple[int, StoreOutcome | None]:
         """Store a run of absent chunks; return how many, and why the next was not (None: all were)."""
-        state = self._state
         parent = request.path[at - 1] if at else None
-        if parent is not None and parent not in state.index:
+        if parent is not None and parent not in self._state.index:
             return 0, StoreOutcome.REFUSED_ORPHAN
         candidates, reason = self._filter(request, run, at, now)
         if not candidates:
             return 0, reason
-        admission = state.host.policy.admit(request, candidates, parent, now, state.index.pinned())
-        admitted = admission.admitted - (at + admission.admitted) % state.config.parts_per_chunk
-        if admitted < admission.admitted:
-            admitted = max(0, admitted)
-            state.host.policy.remove(candidates[admitted : admission.admitted], now)
-        reuse = self._evict(admission.victims, offer)
-        stored = candidates[:admitted]
-        offer.keys += stored
-        offer.slots += state.index.start(stored, reuse)
-        if admitted < len(candidates):
-            by_value = admission.refused_by_value
-            return admitted, StoreOutcome.REFUSED_POLICY if by_value else StoreOutcome.NO_ROOM
-        return admitted, reason
+        room = self._eviction.make_room(request, candidates, at, now)
+        offer.keys += candidates[: len(room.slots)]
+        offer.slots += room.slots
+        offer.evicted += room.evicted
+        return len(room.slots), room.reason or reason
 
     def _filter(self, request: Request, run: list[Key], at: int, now: float) -> tuple[list[Key], StoreOutcome | None]:
-        state = self._state
-        if state.host.admit is None:
-            return run, None
-        tier = TierState(state.host.policy.capacity, len(state.host.policy))
-        verdict = state.host.admit.judge(request, Candidates(run, [0] * len(run), at), tier, now)
-        admitted = verdict.admitted - (at + verdict.admitted) % state.config.parts_per_chunk
-        return run[: max(0, admitted)], verdict.reason
-
-    def _evict(self, victims: list[Key], offer: Offer) -> list[int]:
-        if not victims:
-            return []
-        state = self._state
-        slots = state.index.evict(victims)
-        state.host_counters.evictions += len(victims)
-        state.emit(state.host.name, TierKind.HOST, victims, removed=True)
-        offer.evicted += victims
-        return slots
+        """Apply the threshold of offers and the tier's admission filter."""
+        state, parts = self._state, self._state.config.parts_per_chunk
+        reason: StoreOutcome | None = None
+        if self.tracker is not None:
+            ripe = self.tracker.ripe(run)
+            if ripe < len(run):
+                run, reason = run[: max(0, ripe - (at + ripe) % parts)], StoreOutcome.REFUSED_TOUCH
+        if state.host.admit is None or not run:
+            return run, reason
+        candidates = Candidates(run, [0] * len(run), at, state.wishes.priorities(request, at, len(run)))
+        fullness = TierState(state.policy.capacity, len(state.policy))
+        verdict = state.host.admit.judge(request, candidates, fullness, now)
+        if verdict.admitted < len(run):
+            return run[: max(0, verdict.admitted - (at + verdict.admitted) % parts)], verdict.reason
+        return run, reason
 
 
 def extend_path(path: list[Key], keys: Sequence[Key], start: int) -> None:

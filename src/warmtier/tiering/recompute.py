@@ -109,6 +109,11 @@ class Costs:
         self._links: dict[str, LinkEstimate] = {}
         self._prefill = Line()
 
+    @property
+    def informed(self) -> bool:
+        """Whether there are figures to compare a load from the host with recomputing."""
+        return self.prefill() is not None and self.link(self._host) is not None
+
     def observe_load(self, tier: str, size_bytes: int, seconds: float) -> None:
         """Note a measured load from ``tier`` (the host tier's is to the device)."""
         self._links.setdefault(tier, LinkEstimate()).add(size_bytes, seconds)

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from warmtier.core.types import Key, RequestId
+from warmtier.core.types import Key, MissReason, RequestId, StoreOutcome, TierKind
 from warmtier.policy.base import Access
 from warmtier.tiering.types import NO_HINTS, Lookup, RequestHints
 
@@ -18,9 +18,9 @@ _NO_ID: Final = RequestId("")
 Slots = npt.NDArray[np.intp]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Pin:
-    """Host chunks that the device is loading for one request."""
+    """Host chunks that are kept for one request: its device loads them, or a promotion brought them for it."""
 
     keys: Sequence[Key]
     slots: Slots
@@ -31,26 +31,52 @@ class Pin:
 class Request(Access[Key]):
     """A request between ``begin_request`` and the last of its completions. Drivers hold it, only the cache writes it.
 
-    ``path`` holds part keys: index i belongs to chunk ``i // parts_per_chunk``. ``load_limit`` is the path index from
-    which nothing is loaded any more (a load failed there); ``store_limit`` the one from which nothing is stored.
+    ``path`` holds part keys: index i belongs to chunk ``i // parts_per_chunk``.
     """
 
     request_id: RequestId = _NO_ID
     hints: RequestHints = NO_HINTS
     epoch: int = 0
     ended: bool = False
-    load_limit: int | None = None
-    store_limit: int | None = None
+    key_index: int = 0  # path index of the first key that a policy is being asked about
+
+    # lookups
     lookup_start: int = 0
-    touched: int = 0
     memo: Lookup | None = None
     memo_at: tuple[int, int, int] = (-1, -1, -1)
-    counted: bool = False
-    waiting_since_s: float | None = None
     hold_slots: Sequence[int] = ()
+    counted: bool = False
+    load_limit: int | None = None  # path index from which nothing is loaded any more, and why
+    limit_reason: MissReason | None = None
+    waiting_since_s: float | None = None
+    wait_until_s: float = 0.0
+    conflict_since_s: float | None = None
+    round_end: int | None = None  # path index up to which this wait promotes, and why not further
+    round_reason: MissReason | None = None
+    origins: list[tuple[int, int, TierKind]] = field(default_factory=list)
+    promoted: list[Pin] = field(default_factory=list)
     pins: list[Pin] = field(default_factory=list)
+
+    # stores
+    touched: int = 0  # path index up to which the policy knows of this use
+    store_limit: int | None = None  # path index from which nothing is stored, and why
+    store_reason: StoreOutcome | None = None
+    checked: int = 0  # path index up to which priorities were compared
+    down: dict[str, int] = field(default_factory=dict)  # per cold tier: path index dealt with; negative: given up
+    views: dict[str, Access[Key]] = field(default_factory=dict)
 
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
         return self is other
+
+    def limit(self, at: int, reason: MissReason) -> None:
+        """Serve nothing from path index ``at`` on: what a lookup promised there has failed."""
+        if self.load_limit is None or at < self.load_limit:
+            self.load_limit, self.limit_reason = at, reason
+        self.memo = None
+
+    def new_wait(self) -> None:
+        """Forget the wait that led to a load: a later lookup starts afresh."""
+        self.memo, self.counted, self.waiting_since_s, self.round_end = None, False, None, None
+        self.origins.clear()

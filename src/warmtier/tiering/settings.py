@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from warmtier.core.errors import ConfigError
 from warmtier.core.types import DEFAULT_PRIORITY, Key, TierKind
+from warmtier.guard.breaker import BreakerSettings
 from warmtier.policy.admission import Admitter
 from warmtier.policy.base import EvictionPolicy
 from warmtier.tiering.types import Placement
@@ -62,6 +63,9 @@ class CacheConfig:
     static_min_tokens: int = 256
     host_min_tokens: int = 0
     load_margin: float = 1.25
+    retention: bool = True
+    exact_retention: bool = False
+    max_high_share: float = 0.5
 
     def __post_init__(self) -> None:
         for name in ("part_bytes", "tokens_per_chunk", "parts_per_chunk", "store_threshold", "max_tracker_size"):
@@ -76,12 +80,17 @@ class CacheConfig:
 
 @dataclass(slots=True)
 class HostTier:
-    """The host tier: ``slots`` places of one part each, what stays in them (``policy``) and what may enter."""
+    """The host tier: ``slots`` places of one part each, what stays in them (``policy``) and what may enter.
+
+    ``demotion_reserve``: the fraction of the slots kept for victims that are still being written down (only with a
+    tier placed ``back``); when it is used up, victims are dropped.
+    """
 
     policy: EvictionPolicy[Key]
     slots: int
     admit: Admitter[Key] | None = None
     name: str = "host"
+    demotion_reserve: float = 1 / 16
 
 
 @dataclass(slots=True)
@@ -90,7 +99,8 @@ class ColdTier:
 
     ``policy.capacity`` bounds it in parts. Budgets: ``max_reads`` and ``max_writes`` jobs, ``max_read_bytes`` and
     ``max_write_bytes`` in flight; ``write_bytes_per_s`` on average (None: free). ``deadline_cap_s`` is the hard cap of
-    a promotion whatever was measured; ``write_deadline_s`` the time after which a write counts as a stall.
+    a promotion whatever was measured; ``write_deadline_s`` the time after which a write counts as a stall. When writes
+    in flight fill ``high_water`` of their budget, further ones are dropped until ``low_water``.
     """
 
     name: str
@@ -107,5 +117,7 @@ class ColdTier:
     deadline_floor_s: float = 0.05
     deadline_cap_s: float = 2.0
     write_deadline_s: float = 10.0
-    breaker_failures: int = 5
-    breaker_cooldown_s: float = 10.0
+    high_water: float = 1.0
+    low_water: float = 0.75
+    write_burst_bytes: int = 256 << 20
+    breaker: BreakerSettings = BreakerSettings()  # noqa: RUF009 - frozen

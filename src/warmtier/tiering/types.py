@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from warmtier.core.types import DEFAULT_PRIORITY, JobId, Key, MissReason, RequestId, Source, StoreOutcome, TierKind
@@ -12,11 +12,13 @@ from warmtier.policy.ranges import RetentionRange
 __all__ = [
     "NO_HINTS",
     "Action",
+    "Clear",
     "Delete",
     "Demote",
     "Event",
     "JobResult",
     "Lookup",
+    "Migrate",
     "Offer",
     "Placement",
     "Promote",
@@ -98,7 +100,10 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Demote:
-    """Write host ``slots`` (pinned until ``job_done``) to ``tier``, root first."""
+    """Write host ``slots`` (pinned until ``job_done``) to ``tier``, root first.
+
+    Writes, clears and deletes of one tier must be performed in the order in which they were decided.
+    """
 
     job_id: JobId
     tier: str
@@ -114,7 +119,25 @@ class Delete:
     keys: Sequence[Key]
 
 
-Action = Promote | Demote | Delete
+@dataclass(frozen=True, slots=True)
+class Migrate:
+    """Copy ``keys`` from tier ``source`` to ``tier``, root first, through the executor's own buffer."""
+
+    job_id: JobId
+    source: str
+    tier: str
+    keys: Sequence[Key]
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Make ``tier`` forget everything: a new epoch began. ``keys`` are those known. No answer is needed."""
+
+    tier: str
+    keys: Collection[Key]
+
+
+Action = Promote | Demote | Migrate | Delete | Clear
 
 
 @dataclass(slots=True)
@@ -152,3 +175,5 @@ class TierCounters:
     misses: dict[MissReason, int] = field(default_factory=dict)
     stores: dict[StoreOutcome, int] = field(default_factory=dict)
     evictions: int = 0
+    promotions: int = 0  # parts that arrived in the host tier
+    late: int = 0  # jobs that ended after their deadline
