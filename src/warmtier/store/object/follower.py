@@ -111,10 +111,10 @@ class Follower:
             elif self._chains.get(chain) == name.number - 1:
                 self._chains[chain] = name.number
             self._drop([pack for pack in manifest.removed if _writer_of(pack) == name.writer])
-            for entry in manifest.added:
-                self._add(name.writer, entry)
             for key in manifest.forgot:
                 state.index.drop_key(Key(key))
+            for entry in manifest.added:
+                self._add(name.writer, entry)
 
     def _drop(self, names: Sequence[str]) -> None:
         for name in names:

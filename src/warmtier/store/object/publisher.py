@@ -4,6 +4,9 @@ one lists everything, so that a replica that joins reads few objects, and the ea
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
+
 from warmtier.core.types import Key
 from warmtier.store.object.client import Failure, RequestError
 from warmtier.store.object.format import Manifest, PackEntry, PackIndex, encode_manifest
@@ -12,14 +15,22 @@ from warmtier.store.object.names import ManifestName
 from warmtier.store.object.state import State
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    packs: set[str]
+    removed: list[str]
+    forgot: list[Key]
+
+
 class Publisher:
-    """Writes the manifests of one session. Its coroutine runs once at a time; ``note_*`` need the lock."""
+    """Writes the manifests of one session. One manifest is written at a time; ``note_*`` need the lock."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._added: dict[str, Pack] = {}
         self._removed: list[str] = []
-        self._forgot: list[Key] = []
+        self._forgot: dict[Key, None] = {}
+        self._busy = asyncio.Lock()
         self._number = 0
         self._since_full = 0
         self._manifests: list[tuple[float, str]] = []
@@ -41,7 +52,11 @@ class Publisher:
 
     def note_forgotten(self, keys: list[Key]) -> None:
         """Keys shall no longer be read by anybody."""
-        self._forgot.extend(keys)
+        self._forgot.update(dict.fromkeys(keys))
+
+    def note_stored(self, key: Key) -> None:
+        """A key was stored again before it was told that it shall be forgotten."""
+        self._forgot.pop(key, None)
 
     def supersede(self, paths: list[str]) -> None:
         """Manifests of earlier sessions of this writer are replaced by the next full one."""
@@ -49,13 +64,18 @@ class Publisher:
 
     async def publish(self, *, full: bool = False) -> str:
         """Write one manifest and return its path. What could not be told is told by the next. Raises RequestError."""
+        async with self._busy:
+            return await self._publish(full=full)
+
+    async def _publish(self, *, full: bool) -> str:
         state = self._state
         with state.lock:
             full = full or self._since_full >= state.options.roll_after
             packs = [pack for pack in state.budget.packs if pack.region is None] if full else list(self._added.values())
-            removed, forgot = ([], list(self._forgot)) if full else (list(self._removed), list(self._forgot))
-            named = {pack.name for pack in packs}, len(self._removed), len(self._forgot)
-            manifest = Manifest(bytes(state.namespace), [self._entry(pack) for pack in packs], removed, list(forgot))
+            told = _Told({pack.name for pack in packs}, list(self._removed), list(self._forgot))
+            removed = [] if full else told.removed
+            entries = [self._entry(pack) for pack in packs]
+            manifest = Manifest(bytes(state.namespace), entries, removed, [bytes(key) for key in told.forgot])
             path = state.manifest_path(str(self._name(packs, full=full)))
         data = encode_manifest(manifest)
         with state.lock:
@@ -67,7 +87,7 @@ class Publisher:
                 state.budget.drop_manifests([path])
                 state.doomed.append(path)
             raise
-        self._told(path, named, full=full)
+        self._note_told(path, told, full=full)
         return path
 
     def _name(self, packs: list[Pack], *, full: bool) -> ManifestName:
@@ -86,14 +106,14 @@ class Publisher:
             if error.failure is not Failure.EXISTS:
                 raise
 
-    def _told(self, path: str, named: tuple[set[str], int, int], *, full: bool) -> None:
+    def _note_told(self, path: str, told: _Told, *, full: bool) -> None:
         state = self._state
-        names, removed, forgot = named
         with state.lock:
-            for name in names:
+            for name in told.packs:
                 self._added.pop(name, None)
-            del self._removed[:removed]
-            del self._forgot[:forgot]
+            del self._removed[: len(told.removed)]
+            for key in told.forgot:
+                self._forgot.pop(key, None)
             now_s = state.now_s()
             self._since_full = 0 if full else self._since_full + 1
             if full:

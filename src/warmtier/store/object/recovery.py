@@ -34,9 +34,9 @@ async def adopt(state: State, publisher: Publisher, manifests: Sequence[Found]) 
     await asyncio.gather(*(_adopt_pack(state, each) for each in left))
     with state.lock:
         present = {str(each.name) for each in left}
-        for name in state.index.names_of(writer):
-            if name not in present:
-                state.index.drop_pack(name)
+        for known in state.index.names_of(writer):
+            if known not in present:
+                state.index.drop_pack(known)
         own = [item for name, item in manifests if name.writer == writer]
         for item in own:
             state.budget.add_manifest(item.path, item.size_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from warmtier.core.types import Key, Namespace
 from warmtier.store.object.budget import Budget
 from warmtier.store.object.client import ObjectClient
-from warmtier.store.object.filling import Filler
+from warmtier.store.object.filling import Draft, Filler
 from warmtier.store.object.index import ObjectIndex
 from warmtier.store.object.names import root_of
 from warmtier.store.object.options import ObjectOptions
@@ -26,6 +27,7 @@ class Counters:
     read_seconds: float = 0.0
     corrupt: int = 0
     errors: int = 0
+    packs_written: int = 0
     packs_lost: int = 0
     manifests_read: int = 0
     manifests_refused: int = 0
@@ -34,7 +36,12 @@ class Counters:
 
 @dataclass(slots=True, eq=False)
 class State:
-    """Index, budget and packs of one open store. ``clock_offset_s`` is the server's clock minus ours."""
+    """Index, budget and packs of one open store. ``clock_offset_s`` is the server's clock minus ours.
+
+    ``wake`` (set on the client's loop) tells that packs may be ready. ``drafts`` are the packs that are not in the
+    bucket yet. ``failing``: the last upload failed. ``lost``: chunks that were acknowledged and could not be uploaded.
+    ``doomed``: objects to delete.
+    """
 
     options: ObjectOptions
     namespace: Namespace
@@ -48,7 +55,9 @@ class State:
     filler: Filler = field(init=False)
     counters: Counters = field(default_factory=Counters)
     clock_offset_s: float = 0.0
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
     failing: bool = False
+    drafts: set[Draft] = field(default_factory=set)
     lost: list[Key] = field(default_factory=list)
     doomed: list[str] = field(default_factory=list)
 

@@ -69,9 +69,10 @@ class Uploader:
         with state.lock:
             pack.region = None
             state.filler.release(draft.region)
+            state.drafts.discard(draft)
             draft.outcome = WriteOutcome.STORED
             state.failing = False
-            state.counters.bytes_written += pack.size_bytes
+            state.counters.packs_written += 1
             state.counters.write_seconds += seconds
             self._publisher.note_added(pack)
             state.lock.notify_all()
@@ -84,6 +85,7 @@ class Uploader:
             state.lost.extend(state.drop_own([pack.name]))
             # A request that timed out may still be sending from this memory.
             state.filler.release(draft.region, reuse=error.failure is not Failure.TIMEOUT)
+            state.drafts.discard(draft)
             draft.outcome = WriteOutcome.TIMEOUT if error.failure is Failure.TIMEOUT else WriteOutcome.ERROR
             state.failing = True
             state.counters.errors += 1
