@@ -232,5 +232,7 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
             self._finish_load(request, keys, slots)
 
     def shutdown(self) -> None:
-        """Stop using the slab."""
-        self._slab = None
+        """Let go of the slab."""
+        if self._slab is not None:
+            self._slab.close()
+            self._slab = None

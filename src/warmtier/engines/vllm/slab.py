@@ -98,7 +98,7 @@ class SlabLayout:
 
 
 class Slab:
-    """A mapping of the host tier's memory. Not thread-safe to close; its arrays may be used from several threads.
+    """A mapping of the host tier's memory. Its arrays may be used from several threads.
 
     ``status`` is (slots, ranks); ``digests`` is (slots, ranks, blocks) and lies inside the rows.
     """
@@ -219,10 +219,10 @@ class Slab:
         remove(self.files)
 
     def close(self) -> None:
-        """Unmap and stop being a user of the slab. Arrays handed out must be gone."""
-        del self.status, self.chunks, self.blocks, self.digests, self._bytes
-        self._map.close()
-        os.close(self._lock)
+        """Stop being a user of the slab. The memory is unmapped with the last array that was handed out. Idempotent."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _populate(self) -> None:
         try:

@@ -91,8 +91,9 @@ class HostCopyWorker(OffloadingWorker):  # type: ignore[misc]
         self._pool.wait(job_ids)
 
     def shutdown(self) -> None:
-        """End the copy threads. The mapping goes with the process."""
+        """Finish what is queued, end the copy threads and let go of the slab."""
         self._pool.close()
+        self._slab.close()
 
     def _submit(self, job_id: int, moves: Sequence[Move], slots: HostSlots, *, is_load: bool) -> None:
         size_bytes = sum(self._copier.group_bytes[move[0]] for move in moves)
