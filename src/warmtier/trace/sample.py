@@ -6,36 +6,47 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from warmtier.core.errors import UsageError
 from warmtier.trace.schema import TraceRequest
 
-MAX_SESSIONS: Final = 1_000_000
-_SPAN: Final = 1 << 64
+MAX_KEYS: Final = 2_000_000
+_MASK64: Final = (1 << 64) - 1
+_GAMMA: Final = 0x9E3779B97F4A7C15
+_MIX_1: Final = 0xBF58476D1CE4E5B9
+_MIX_2: Final = 0x94D049BB133111EB
 
 
 def infer_sessions(requests: Iterable[TraceRequest]) -> Iterator[TraceRequest]:
-    """Give requests without a session one: the session whose latest full prompt is a prefix of theirs, else a new one.
+    """Give requests without a session one: that of the prompt they go on from, else a new one.
 
-    Memory is bounded: the ends of the latest MAX_SESSIONS prompts are remembered.
+    A request goes on from another if its deepest known chunk was the last full one, or the last but one, of the prompt
+    that brought it first (``reuse.continued`` answers the same for a whole trace). Memory is bounded: MAX_KEYS keys are remembered, the longest unused forgotten.
     """
-    ends: OrderedDict[int, str] = OrderedDict()
+    ended: OrderedDict[int, str | None] = OrderedDict()
     started = 0
     for request in requests:
         if request.session is None:
             keys = request.full_keys
-            end = next((key for key in reversed(keys) if key in ends), None)
-            if end is None:
+            known = len(keys)
+            while known and keys[known - 1] not in ended:
+                known -= 1
+            session = ended[keys[known - 1]] if known else None
+            if session is None:
                 session = f"s{started}"
                 started += 1
-            else:
-                session = ends.pop(end)
-            if keys:
-                ends[keys[-1]] = session
-                if len(ends) > MAX_SESSIONS:
-                    ends.popitem(last=False)
             request.session = session
+            for key in keys[:known]:
+                ended.move_to_end(key)
+            ended.update(dict.fromkeys(keys[known:]))
+            for depth in range(max(known, len(keys) - 2), len(keys)):
+                if depth >= 2 or depth == len(keys) - 1:
+                    ended[keys[depth]] = session
+            while len(ended) > MAX_KEYS:
+                ended.popitem(last=False)
         yield request
 
 
@@ -44,7 +55,7 @@ def sample_sessions(requests: Iterable[TraceRequest], rate: float, seed: int = 0
 
     Prefix hits within sessions stay as they were; cache sizes scale with ``rate`` where sessions share little.
     """
-    limit = _limit(rate)
+    limit = hash_limit(rate)
     for request in requests:
         if request.session is None:
             fix = "sample by hash, or let sessions be inferred"
@@ -58,7 +69,7 @@ def sample_keys(requests: Iterable[TraceRequest], rate: float, seed: int = 0) ->
 
     Reuse distances, and so cache sizes in chunks, shrink by ``rate``. Partial tails are dropped: nothing reuses them.
     """
-    limit = _limit(rate)
+    limit = hash_limit(rate)
     for request in requests:
         keys = [key for key in request.full_keys if key_hash(key, seed) < limit]
         if keys:
@@ -74,11 +85,23 @@ def sample_keys(requests: Iterable[TraceRequest], rate: float, seed: int = 0) ->
 
 
 def key_hash(key: int, seed: int = 0) -> int:
-    """Return the 64-bit hash by which keys are sampled."""
-    return xxhash.xxh3_64_intdigest(key.to_bytes(8, "little"), seed=seed)
+    """Return the 64-bit hash by which keys are sampled (the finalizer of SplitMix64)."""
+    x = (key + _GAMMA * (seed + 1)) & _MASK64
+    x = ((x ^ (x >> 30)) * _MIX_1) & _MASK64
+    x = ((x ^ (x >> 27)) * _MIX_2) & _MASK64
+    return x ^ (x >> 31)
 
 
-def _limit(rate: float) -> int:
+def key_hashes(keys: NDArray[np.int64], seed: int = 0) -> NDArray[np.uint64]:
+    """Return ``key_hash`` of many keys."""
+    x = keys.astype(np.uint64) + np.uint64((_GAMMA * (seed + 1)) & _MASK64)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX_1)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX_2)
+    return x ^ (x >> np.uint64(31))
+
+
+def hash_limit(rate: float) -> int:
+    """Return the bound below which the hashes of a share ``rate`` of all keys are. Raises UsageError."""
     if not 0.0 < rate <= 1.0:
         raise UsageError(f"the rate must be above 0 and at most 1, got {rate}")
-    return int(rate * _SPAN)
+    return min(_MASK64, int(rate * (_MASK64 + 1)))
