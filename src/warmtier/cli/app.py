@@ -27,6 +27,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "serve": ("warmtier.cli.serve", "Start a vLLM server with warm tiers below its device cache."),
     "demo": ("warmtier.cli.demo", "Show on this machine that an evicted prefix comes back from host memory."),
     "config": ("warmtier.cli.config", "Check a configuration and print what vLLM needs to be told."),
+    "trace": ("warmtier.cli.trace", "Look at traffic: profile, record, convert, disguise, sample or make a trace."),
     "sim": ("warmtier.cli.sim", "Ask what a policy or a size would have done on a trace."),
     "tier": ("warmtier.cli.tier", "Look into the directory of a file tier: list, verify, collect."),
 }

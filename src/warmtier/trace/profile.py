@@ -20,7 +20,7 @@ from warmtier.trace.stack import find_runs, miss_ratio_curve, standard_errors
 CURVE_POINTS: Final = 14
 CHUNK_FACTORS: Final = (1, 2, 4, 8, 16, 32)
 CEILING_TOLERANCE: Final = 0.01
-EVICT_BELOW: Final = 0.05
+EVICT_BELOW: Final = 0.10
 PEAK_WINDOW_S: Final = 10.0
 
 

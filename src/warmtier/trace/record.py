@@ -33,16 +33,18 @@ class Recording:
 def record(
     endpoint: str,
     output: Path,
+    seen: Recording,
     *,
     topic: str = "",
     duration_s: float | None = None,
     max_bytes: int | None = None,
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[Recording], None] | None = None,
-) -> Recording:
+) -> None:
     """Subscribe to ``endpoint`` (``tcp://127.0.0.1:5557``) and append events to ``output`` (0600) until told to stop.
 
-    Ends after ``duration_s``, at ``max_bytes``, or when ``stop`` answers true (asked at least every POLL_MS). Blocks.
+    ``seen`` counts as it goes, so that an interrupted recording can be reported. Ends after ``duration_s``, at
+    ``max_bytes``, or when ``stop`` answers true (asked at least every POLL_MS). Blocks.
     Raises UsageError for a bad endpoint, TargetError if the socket fails.
     """
     zmq = require("zmq", extra="trace", purpose="recording KV events")
@@ -57,7 +59,7 @@ def record(
         context.term()
         raise UsageError(f"{endpoint!r} cannot be subscribed to: {error}", fix="such as tcp://127.0.0.1:5557") from None
     try:
-        return _follow(zmq, socket, output, duration_s, max_bytes, stop, progress)
+        _follow(zmq, socket, output, seen, duration_s, max_bytes, stop, progress)
     except zmq.ZMQError as error:
         raise TargetError(f"{endpoint}: {error}") from None
     finally:
@@ -69,12 +71,13 @@ def _follow(
     zmq: Any,  # noqa: ANN401 - an optional package
     socket: Any,  # noqa: ANN401
     output: Path,
+    seen: Recording,
     duration_s: float | None,
     max_bytes: int | None,
     stop: Callable[[], bool],
     progress: Callable[[Recording], None] | None,
-) -> Recording:
-    seen, expected = Recording(), None
+) -> None:
+    expected = None
     end_s = None if duration_s is None else time.monotonic() + duration_s
     output.touch(mode=0o600)
     with output.open("ab") as stream:
@@ -88,7 +91,6 @@ def _follow(
                 stream.flush()
             if max_bytes is not None and seen.size_bytes >= max_bytes:
                 break
-    return seen
 
 
 def _write(write: Callable[[bytes], object], parts: list[bytes], expected: int | None, seen: Recording) -> int | None:

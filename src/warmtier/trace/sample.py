@@ -24,7 +24,8 @@ def infer_sessions(requests: Iterable[TraceRequest]) -> Iterator[TraceRequest]:
     """Give requests without a session one: that of the prompt they go on from, else a new one.
 
     A request goes on from another if its deepest known chunk was the last full one, or the last but one, of the prompt
-    that brought it first (``reuse.continued`` answers the same for a whole trace). Memory is bounded: MAX_KEYS keys are remembered, the longest unused forgotten.
+    that brought it first (``reuse.continued`` answers the same for a whole trace). Memory is bounded: MAX_KEYS keys
+    are remembered, the longest unused forgotten.
     """
     ended: OrderedDict[int, str | None] = OrderedDict()
     started = 0
