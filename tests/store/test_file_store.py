@@ -124,7 +124,7 @@ def test_an_engine_that_stops_uncleanly_leaves_nothing_uncounted(tmp_path: Path)
         put_chunks(store, range(100 * number, 100 * number + 30))
         session = store._session
         assert session is not None
-        session._lock.release()  # as the kernel does for a dead process
+        session.abandon()
         assert blocks(directory) <= 1 << 20
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
+from warmtier.core.units import format_size
 from warmtier.store.file.format import PAGE, padded
 from warmtier.store.file.segment import segment_number
 from warmtier.store.file.shared import Shared
@@ -43,9 +44,14 @@ class Budget:
 
     def may_grow(self, segment_bytes: int) -> bool:
         """Return whether one more segment stays within both bounds."""
-        return self._charged(1) + segment_bytes <= self.capacity_bytes and (
-            self._shared.directory.free_bytes() - segment_bytes >= self._least_free_bytes
-        )
+        if self._charged(1) + segment_bytes > self.capacity_bytes:
+            return False
+        free_bytes = self._shared.directory.free_bytes()
+        if free_bytes - segment_bytes < self._least_free_bytes:
+            free = format_size(free_bytes)
+            self._shared.say_once("room", "only %s are free: it stays below %s", free, format_size(self.capacity_bytes))
+            return False
+        return True
 
     def exceeded(self) -> bool:
         """Return whether something must go."""

@@ -56,10 +56,16 @@ class Directory:
     def _own(self) -> None:
         status = os.fstat(self._fd)
         if status.st_uid != os.geteuid():
-            os.close(self._fd)
+            self.close()
             raise StoreError(f"the file tier's directory {self.path} belongs to user {status.st_uid}")
         if stat.S_IMODE(status.st_mode) & 0o077:
-            os.fchmod(self._fd, 0o700)
+            try:
+                os.fchmod(self._fd, 0o700)
+            except OSError as error:
+                self.close()
+                raise StoreError(
+                    f"cannot make the file tier's directory {self.path} private", why=str(error)
+                ) from error
 
     def probe_direct(self) -> bool:
         """Find out by one written page whether O_DIRECT works here, and use it from now on if so."""

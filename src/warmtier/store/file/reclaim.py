@@ -19,7 +19,6 @@ from warmtier.store.base import WriteOutcome
 from warmtier.store.file.budget import Budget
 from warmtier.store.file.carry import Carrier
 from warmtier.store.file.format import PAGE
-from warmtier.store.file.io import NO_SPACE
 from warmtier.store.file.segment import Segment, segment_name
 from warmtier.store.file.shared import Shared
 
@@ -127,7 +126,7 @@ class Segments:
             with self._shared.lock:
                 self._active = segment
             if segment is None:
-                self._shared.say_once("full", "no room: nothing that could go is left; chunks are dropped")
+                self._shared.say_once("room", "no room: nothing that could go is left; chunks are dropped")
                 return WriteOutcome.NO_ROOM
             return None
 
@@ -151,7 +150,7 @@ class Segments:
                 directory.fsync(segment.fd)
             segment.sealed = True
         except OSError as error:
-            self._shared.say_once("seal", "cannot seal %s (%s)", segment.name, error)
+            self._shared.say_once("write", "cannot seal %s (%s)", segment.name, error)
         segment.close_file()
         with self._shared.lock:
             segment.writers -= 1
@@ -186,8 +185,7 @@ class Segments:
                 directory.fsync_names()
         except OSError as error:
             self._abandon(segment)
-            kind = "disk full" if error.errno in NO_SPACE else "create"
-            self._shared.say_once(kind, "cannot make a segment (%s); going on with those there are", error)
+            self._shared.say_once("room", "cannot make a segment (%s); going on with those there are", error)
             return None
         with self._shared.lock:
             self._shared.index.segments[number] = segment
