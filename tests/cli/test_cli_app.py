@@ -28,7 +28,8 @@ import sys
 from warmtier.cli.app import run
 code = run(["--help"])
 loaded = [name for name in {HEAVY!r} if name in sys.modules]
-loaded += [name for name in sys.modules if name.startswith("warmtier.cli.") and name.split(".")[-1] not in ("app", "errors")]
+ours = [name.removeprefix("warmtier.cli.") for name in sys.modules if name.startswith("warmtier.cli.")]
+loaded += [name for name in ours if name not in ("app", "errors")]
 print("LOADED", loaded, "CODE", code, "COUNT", len(sys.modules) < 600)
 """
     result = python(code)

@@ -10,7 +10,8 @@ import pytest
 from warmtier.config.chunks import blocks_per_chunk, kv_bytes_per_token, read_model_config
 
 SMOLLM2 = {
-    "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576, "dtype": "bfloat16",
+    "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576,
+    "dtype": "bfloat16",
 }  # fmt: skip
 
 

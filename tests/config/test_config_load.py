@@ -53,14 +53,14 @@ def test_errors_in_the_file_name_line_and_column(tmp_path: Path, text: str, expe
 
 
 def test_errors_in_the_environment_name_the_variable() -> None:
-    with pytest.raises(ConfigError, match="WARMTIER_HOST__CAPCITY host.capcity: unknown key"):
+    with pytest.raises(ConfigError, match=r"WARMTIER_HOST__CAPCITY host\.capcity: unknown key"):
         load(None, {"WARMTIER_HOST__CAPCITY": "1GiB"}, HOST_FLAG)
     with pytest.raises(ConfigError, match="WARMTIER_HSOT__CAPACITY hsot"):
         load(None, {"WARMTIER_HSOT__CAPACITY": "1GiB"}, HOST_FLAG)
 
 
 def test_errors_in_a_flag_name_the_flag() -> None:
-    with pytest.raises(ConfigError, match="--host-tier host.capacity: '5'"):
+    with pytest.raises(ConfigError, match=r"--host-tier host\.capacity: '5'"):
         load(None, {}, {"--host-tier": (("host", "capacity"), "5")})
 
 

@@ -66,7 +66,7 @@ class Client:
     async def tokenize(self, text: str) -> list[int]:
         """Return the server's token ids of ``text``."""
         async with self._post("/tokenize", {"prompt": text, "add_special_tokens": False}) as response:
-            return [int(token) for token in (await response.json())["tokens"]]
+            return [int(token) for token in (await response.json(content_type=None))["tokens"]]
 
     async def complete(
         self, prompt: str | Sequence[int], *, max_tokens: int, extra: Mapping[str, object] | None = None

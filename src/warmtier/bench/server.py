@@ -19,7 +19,6 @@ from warmtier.core.errors import RequirementError
 HOST: Final = "127.0.0.1"
 _POLL_S: Final = 0.2
 _TAIL_LINES: Final = 30
-_STOP_GRACE_S: Final = 30.0
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -57,6 +56,8 @@ class Server:
         self._environment = {**os.environ, **(environment or {})}
         self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
+        self.grace_s = (30.0, 5.0, 5.0)
+        """How long SIGINT, SIGTERM and SIGKILL are given, in this order."""
 
     @property
     def base_url(self) -> str:
@@ -126,7 +127,7 @@ class Server:
         process, self._process = self._process, None
         if process is None:
             return
-        for number, grace_s in ((signal.SIGINT, _STOP_GRACE_S), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+        for number, grace_s in zip((signal.SIGINT, signal.SIGTERM, signal.SIGKILL), self.grace_s, strict=True):
             if _group_gone(process, number, grace_s):
                 return
 

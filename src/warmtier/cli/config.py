@@ -81,9 +81,9 @@ def schema(*, output: OutputOption = None, quiet: QuietOption = False, debug: De
     """Print the JSON Schema of the configuration file, for editors."""
     import json
 
-    from warmtier.config.schema import WarmtierConfig
+    from warmtier.config.reference import json_schema
 
-    body = json.dumps(WarmtierConfig.model_json_schema(), indent=2)
+    body = json.dumps(json_schema(), indent=2)
     if output is None:
         typer.echo(body)
     else:

@@ -42,16 +42,17 @@ def section_at(model: type[BaseModel], path: Sequence[str | int]) -> type[BaseMo
     for part in path:
         if current is None or part not in current.model_fields:
             return None
-        current = _section_of(current.model_fields[str(part)].annotation)
+        current = section_of(current.model_fields[str(part)].annotation)
     return current
 
 
-def _section_of(annotation: object) -> type[BaseModel] | None:
+def section_of(annotation: object) -> type[BaseModel] | None:
+    """Return the section type in a field's annotation, None for plain values."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         for part in typing.get_args(annotation):
-            if (found := _section_of(part)) is not None:
+            if (found := section_of(part)) is not None:
                 return found
     return None
 
