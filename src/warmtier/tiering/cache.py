@@ -17,7 +17,7 @@ from warmtier.tiering.loads import Loads
 from warmtier.tiering.lookup import ReadPath
 from warmtier.tiering.offer import WritePath
 from warmtier.tiering.promote import Promoter
-from warmtier.tiering.request import Request
+from warmtier.tiering.request import Pin, Request
 from warmtier.tiering.resets import Resets
 from warmtier.tiering.settings import CacheConfig, ColdTier, HostTier
 from warmtier.tiering.state import CacheState
@@ -37,7 +37,7 @@ class TieredCache:
     ``lookup`` promised is protected from eviction until then. A path interleaves the parts of a chunk (KV groups) by
     position, and every count answered is a whole number of chunks.
 
-    ``cold`` lists the tiers below the host, warmest first.
+    ``cold`` lists the tiers below the host, warmest first. ``state`` is for tests and the parts of this package.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TieredCache:
         calibration: Calibration | None = None,
     ) -> None:
         _check_names([host.name, *(tier.name for tier in cold)])
-        state = self._state = CacheState(config, host, cold, calibration)
+        state = self.state = CacheState(config, host, cold, calibration)
         eviction = HostEviction(state)
         self._promoter = Promoter(state, eviction)
         self._demoter = Demoter(state)
@@ -66,7 +66,7 @@ class TieredCache:
         self, request_id: RequestId, now: float, *, prompt_tokens: int | None = None, hints: RequestHints = NO_HINTS
     ) -> Request:
         """Announce a request; hand the returned object to all later calls. Raises UsageError for malformed hints."""
-        config = self._state.config
+        config = self.state.config
         hints = clamp(hints, config)
         request = Request(
             path=[],
@@ -77,11 +77,11 @@ class TieredCache:
             session=hints.session,
             request_id=request_id,
             hints=hints,
-            epoch=self._state.epoch,
+            epoch=self.state.epoch,
         )
-        self._state.requests[request_id] = request
-        self._state.policy.begin(request, now)
-        for tier in self._state.cold:
+        self.state.requests[request_id] = request
+        self.state.policy.begin(request, now)
+        for tier in self.state.cold:
             tier.policy.begin(tier.view(request), now)
         return request
 
@@ -103,7 +103,7 @@ class TieredCache:
     def load_done(self, request: Request, keys: Collection[Key], now: float, *, ok: bool = True) -> None:
         """A load of pinned ``keys`` (in any order) has ended. Not ``ok``: they are forgotten and never served again."""
         self._loads.done(request, keys, now, ok=ok)
-        self._state.fit_policy()
+        self.state.fit_policy()
 
     def offer(self, request: Request, keys: Sequence[Key], start: int, now: float) -> Offer:
         """Decide on storing ``keys``: consecutive chunks of the request's path from index ``start``, on the device now.
@@ -115,15 +115,15 @@ class TieredCache:
     def store_done(self, request: Request, keys: Collection[Key], now: float, *, ok: bool = True) -> None:
         """The stores of ``keys`` (in any order) into their slots have ended."""
         self._write.store_done(keys, now, ok=ok)
-        if ok and self._state.cold and request.epoch == self._state.epoch:
+        if ok and self.state.cold and request.epoch == self.state.epoch:
             self._demoter.stored(request, now)
-        self._state.fit_policy()
+        self.state.fit_policy()
 
     def end_request(self, request: Request, now: float) -> None:
         """The request is over; its path counts as used now. Idempotent."""
         if request.ended:
             return
-        state = self._state
+        state = self.state
         request.ended, request.memo = True, None
         if state.requests.get(request.request_id) is request:
             del state.requests[request.request_id]
@@ -136,7 +136,7 @@ class TieredCache:
 
     def tick(self, now: float) -> None:
         """End a scheduling pass: promises of lookups end, deadlines are checked."""
-        state = self._state
+        state = self.state
         state.ticks += 1
         state.index.release_holds()
         self._resets.tick()
@@ -153,25 +153,25 @@ class TieredCache:
 
     def job_done(self, result: JobResult, now: float) -> None:
         """How a job ended. Must come for every Promote, Demote and Migrate; unknown jobs are ignored and counted."""
-        job = self._state.jobs.pop(result.job_id)
+        job = self.state.jobs.pop(result.job_id)
         if job is None:
-            self._state.late_completions += 1
+            self.state.late_completions += 1
             return
         part = self._promoter if job.kind is JobKind.PROMOTE else self._demoter
-        part.done(job, self._state.tiers[job.tier], result, now)
-        self._state.index.version += 1
-        self._state.fit_policy()
+        part.done(job, self.state.tiers[job.tier], result, now)
+        self.state.index.version += 1
+        self.state.fit_policy()
 
     def take_actions(self) -> list[Action]:
         """Return the actions decided since the last call, for the executor, oldest first."""
-        actions = list(self._state.actions)
-        self._state.actions.clear()
+        actions = list(self.state.actions)
+        self.state.actions.clear()
         return actions
 
     def take_events(self) -> list[Event]:
         """Return the events since the last call, oldest first."""
-        events = list(self._state.events)
-        self._state.events.clear()
+        events = list(self.state.events)
+        self.state.events.clear()
         return events
 
     def restore(self, tier: str, keys: Iterable[Key], now: float) -> int:
@@ -179,7 +179,7 @@ class TieredCache:
 
         Their paths are not known, so each counts as a root until it goes.
         """
-        state, cold = self._state, self._cold(tier)
+        state, cold = self.state, self._cold(tier)
         nobody: Access[Key] = Access([], state.config.tokens_per_chunk, 0, now)
         surplus = []
         for key in keys:
@@ -211,27 +211,35 @@ class TieredCache:
 
     def set_mode(self, tier: str, mode: TierMode, now: float, *, why: str = "operator") -> None:
         """Switch a tier off or on. Raises UsageError for an unknown tier or a mode that is not available."""
-        state = self._state
+        state = self.state
         switch = state.host_mode if tier == state.host.name else self._cold(tier).mode
         if switch.set(mode, now, why):
             state.index.version += 1
 
     def observe_load(self, tier: str, size_bytes: int, seconds: float) -> None:
         """Tell a measured load (the host tier's: to the device). Promotions are measured by their results."""
-        self._state.costs.observe_load(tier, size_bytes, seconds)
+        self.state.costs.observe_load(tier, size_bytes, seconds)
 
     def observe_prefill(self, start: int, stop: int, seconds: float) -> None:
         """Tell that the engine computed tokens [start, stop) of one request in ``seconds``."""
-        self._state.costs.observe_prefill(start, stop, seconds)
+        self.state.costs.observe_prefill(start, stop, seconds)
 
     def stats(self) -> CacheStats:
         """Return a snapshot of sizes and counters. O(tiers)."""
-        return snapshot(self._state)
+        return snapshot(self.state)
+
+    def tracked_offers(self) -> int:
+        """Return how many chunks the tracker of ``store_threshold`` knows."""
+        return 0 if self._write.tracker is None else len(self._write.tracker)
+
+    def abandoned_pins(self) -> list[Pin]:
+        """Return the loads begun before a reset that may still run."""
+        return self._resets.pins()
 
     def _cold(self, name: str) -> ColdState:
-        tier = self._state.tiers.get(name)
+        tier = self.state.tiers.get(name)
         if tier is None:
-            known = ", ".join([self._state.host.name, *self._state.tiers])
+            known = ", ".join([self.state.host.name, *self.state.tiers])
             raise UsageError(f"there is no tier {name!r} of that kind", fix=f"tiers: {known}")
         return tier
 

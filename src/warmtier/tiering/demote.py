@@ -71,7 +71,8 @@ class Demoter:
             stop = at
             while stop < end and path[stop] in ready and not tier.holds(path[stop]):
                 stop += 1
-            stop = max(at, stop - stop % parts)
+            if stop < end and not tier.holds(path[stop]):
+                stop = max(at, stop - stop % parts)  # the rest of the last chunk is not ready
             if stop == at:
                 break
             chain = Chain(path[at:stop], path[at - 1] if at else None, at, uses[at:stop] if uses else None)
@@ -112,7 +113,7 @@ class Demoter:
         keys, refused = self._admissible(tier, access, chain, now, request)
         if keys:
             admission = tier.policy.admit(access, keys, chain.parent, now, tier.pinned)
-            admitted = self._whole(admission.admitted, chain.start)
+            admitted = self._state.whole_chunks(admission.admitted, len(keys), chain.start)
             tier.policy.remove(keys[admitted : admission.admitted], now)
             self._lose(tier, admission.victims, now)
             if admitted < len(keys):
@@ -140,7 +141,7 @@ class Demoter:
         ):
             fit = int(min(len(keys), room // part_bytes))
             if fit < len(keys):
-                keys, refused = keys[: self._whole(fit, chain.start)], reason
+                keys, refused = keys[: self._state.whole_chunks(fit, len(keys), chain.start)], reason
         if tier.spec.admit is not None and keys:
             uses = chain.uses or [0] * len(keys)
             priorities = self._state.wishes.priorities(request, chain.start, len(keys)) if request else None
@@ -148,11 +149,11 @@ class Demoter:
             fullness = TierState(tier.policy.capacity, len(tier.policy))
             verdict = tier.spec.admit.judge(access, candidates, fullness, now)
             if verdict.admitted < len(keys):
-                keys, refused = keys[: self._whole(verdict.admitted, chain.start)], verdict.reason
+                keys, refused = (
+                    keys[: self._state.whole_chunks(verdict.admitted, len(keys), chain.start)],
+                    verdict.reason,
+                )
         return keys, refused
-
-    def _whole(self, count: int, start: int) -> int:
-        return max(0, count - (start + count) % self._state.config.parts_per_chunk)
 
     def _start(self, tier: ColdState, source: ColdState | None, keys: list[Key], chain: Chain, now: float) -> None:
         state = self._state

@@ -45,7 +45,7 @@ class HostEviction:
         true_parent = request.path[at - 1] if at else None
         parent = true_parent if true_parent is not None and true_parent in index else None
         admission = policy.admit(request, keys[:allowed] if allowed < len(keys) else keys, parent, now, pinned)
-        admitted = self._whole_chunks(admission.admitted, at)
+        admitted = state.whole_chunks(admission.admitted, len(keys), at)
         if admitted < admission.admitted:
             policy.remove(keys[admitted : admission.admitted], now)
         reuse += self._give_up(admission.victims, now)
@@ -58,10 +58,6 @@ class HostEviction:
             return Room(slots, evicted, StoreOutcome.REFUSED_QUOTA)
         by_value = admission.refused_by_value
         return Room(slots, evicted, StoreOutcome.REFUSED_POLICY if by_value else StoreOutcome.NO_ROOM)
-
-    def _whole_chunks(self, count: int, at: int) -> int:
-        """All parts of a chunk or none."""
-        return max(0, count - (at + count) % self._state.config.parts_per_chunk)
 
     def _within_quota(self, keys: Sequence[Key], tenant: int, now: float) -> tuple[int, list[Key], list[int]]:
         """Return how many keys the tenant's own bound lets in; its own oldest chunks go first."""

@@ -46,7 +46,7 @@ class HostIndex:
         self.parents: dict[Key, Key | None] | None = {} if parents else None
         self.touches = np.zeros(slots, dtype=np.uint8) if touches else None
         self._ledger = ledger
-        self._doomed: set[int] = set()
+        self.doomed: set[int] = set()  # no key leads to them, transfers still read them
         self._holds: list[Sequence[int]] = []
         self._held: set[int] = set()
 
@@ -64,7 +64,7 @@ class HostIndex:
     @property
     def doomed_slots(self) -> int:
         """Slots without a key that transfers still read."""
-        return len(self._doomed)
+        return len(self.doomed)
 
     def ready_prefix(self, keys: Sequence[Key]) -> list[int]:
         """Return the slots of the longest prefix of ``keys`` that is ready."""
@@ -157,7 +157,7 @@ class HostIndex:
         if self.parents is None:
             return slots  # nothing is written down from here: no victim is being read
         refs = self._refs
-        self._doomed.update(slot for slot in slots if refs[slot])
+        self.doomed.update(slot for slot in slots if refs[slot])
         return [slot for slot in slots if not refs[slot]]
 
     def _left(self, keys: Iterable[Key], slots: Sequence[int]) -> None:
@@ -173,7 +173,7 @@ class HostIndex:
         refs = self._refs
         pinned = [slot for slot in slots if refs[slot]]
         if pinned:
-            self._doomed.update(pinned)
+            self.doomed.update(pinned)
             slots = [slot for slot in slots if not refs[slot]]
         self.allocator.free(slots)
 
@@ -213,9 +213,9 @@ class HostIndex:
     def unref(self, slots: Slots) -> None:
         """Give one reference to each of distinct ``slots`` back; free those that are doomed and now unread."""
         self.refs[slots] -= 1
-        if self._doomed:
-            free = [slot for slot in slots.tolist() if slot in self._doomed and not self._refs[slot]]
-            self._doomed.difference_update(free)
+        if self.doomed:
+            free = [slot for slot in slots.tolist() if slot in self.doomed and not self._refs[slot]]
+            self.doomed.difference_update(free)
             self.allocator.free(free)
 
     def start_load(self, slots: Slots) -> None:

@@ -28,11 +28,11 @@ class Ledger:
         self._owner_np = np.frombuffer(self._owner, dtype=np.uint16)
         self.used: list[int] = [0]
         self._share: list[int] = [0]
-        self._maximum: list[int | None] = [None]
+        self.maximum: list[int | None] = [None]
         for name, quota in quotas.items():
             tenant = self._new(name)
             self._share[tenant] = int(quota.share * slots)
-            self._maximum[tenant] = None if quota.max_bytes is None else quota.max_bytes // part_bytes
+            self.maximum[tenant] = None if quota.max_bytes is None else quota.max_bytes // part_bytes
         self.active = bool(quotas)
 
     def __len__(self) -> int:
@@ -41,6 +41,10 @@ class Ledger:
     def usage(self) -> dict[str, int]:
         """Return the parts each tenant holds."""
         return {name: self.used[tenant] for name, tenant in self._ids.items()}
+
+    def owner(self, slot: int) -> int:
+        """Return the tenant that was charged for a slot last."""
+        return self._owner[slot]
 
     def tenant(self, name: str | None) -> int:
         """Return the number of a tenant, ``other`` for no name or one too many."""
@@ -53,7 +57,7 @@ class Ledger:
 
     def room(self, tenant: int) -> int | None:
         """Return how many more parts the tenant may hold; None: no bound of its own."""
-        maximum = self._maximum[tenant]
+        maximum = self.maximum[tenant]
         return None if maximum is None else max(0, maximum - self.used[tenant])
 
     def charge(self, slots: Sequence[int], tenant: int) -> None:
@@ -105,5 +109,5 @@ class Ledger:
         tenant = self._ids[name] = len(self.used)
         self.used.append(0)
         self._share.append(0)
-        self._maximum.append(None)
+        self.maximum.append(None)
         return tenant

@@ -32,13 +32,15 @@ class Plan:
     """The usable pieces from the first missing chunk on, and why the chunk after them is not usable."""
 
     slots: list[int]
+    parts: int
     pieces: list[Piece] = field(default_factory=list)
     stop: int = 0
     reason: MissReason | None = None
     source: Source | None = None
 
     def cut(self, at: int, reason: MissReason | None) -> None:
-        """Keep only what is before path index ``at``."""
+        """Keep only the whole chunks before path index ``at``."""
+        at -= at % self.parts
         self.stop, self.reason = at, reason
         self.pieces = [piece for piece in self.pieces if piece.start < at]
         for piece in self.pieces:
@@ -76,9 +78,9 @@ class ReadPath:
             request.epoch, request.load_limit, request.round_end = self._state.epoch, None, None
 
     def _answer(self, request: Request, start: int, now: float) -> Lookup:
-        refused = self._refused(request)
+        refused, parts = self._refused(request), self._state.config.parts_per_chunk
         if refused is not None:
-            return self._say(request, start, Plan([], stop=start, reason=refused), pending=False)
+            return self._say(request, start, Plan([], parts, stop=start, reason=refused), pending=False)
         expired = request.waiting_since_s is not None and now >= request.wait_until_s
         plan = self._plan(request, start, now, cold=not expired)
         if plan.slots or plan.pieces:
@@ -105,7 +107,7 @@ class ReadPath:
         end = len(path) if request.load_limit is None else max(start, min(len(path), request.load_limit))
         slots = index.ready_prefix(path[start:end])
         at = start + len(slots)
-        plan = Plan(slots)
+        plan = Plan(slots, self._state.config.parts_per_chunk)
         if slots:
             plan.pieces.append(Piece(None, start, at))
         tiers = [(tier, tier.closed(now)) for tier in self._state.cold] if cold else []
@@ -121,7 +123,7 @@ class ReadPath:
             else:
                 plan.pieces.append(piece)
             at += 1
-        plan.cut(at - at % self._state.config.parts_per_chunk, reason)
+        plan.cut(at, reason)
         return plan
 
     def _piece(self, key: Key, at: int, tiers: Sequence[tuple[ColdState, MissReason | None]]) -> Piece | MissReason:
@@ -189,15 +191,13 @@ class ReadPath:
             )
             piece.waits = True
             if reason is not None:
-                stop = piece.start + moving
-                plan.cut(stop - stop % self._state.config.parts_per_chunk, reason)
+                plan.cut(piece.start + moving, reason)
                 break
         # Making room may have cost a chunk that the plan counts on: look at what is true now.
         ready = self._state.index.ready_prefix(request.path[start : start + len(plan.slots)])
         if len(ready) < len(plan.slots):
             plan.slots = ready
-            stop = start + len(ready)
-            plan.cut(stop - stop % self._state.config.parts_per_chunk, MissReason.NO_ROOM)
+            plan.cut(start + len(ready), MissReason.NO_ROOM)
         request.round_end, request.round_reason = plan.stop, plan.reason
         self._join(request, plan)
 
@@ -218,7 +218,7 @@ class ReadPath:
         """The wait is over: only what is ready now counts."""
         waits = next((piece.start for piece in plan.pieces if piece.waits or piece.tier is not None), None)
         if waits is not None:
-            plan.cut(waits - waits % self._state.config.parts_per_chunk, MissReason.PENDING_DEADLINE)
+            plan.cut(waits, MissReason.PENDING_DEADLINE)
 
     def _conflict(self, request: Request, plan: Plan, now: float) -> bool:
         """The engine defers a request while another loads one of its chunks: wait for a while, then do without."""
@@ -235,7 +235,7 @@ class ReadPath:
             request.wait_until_s = max(request.wait_until_s, request.conflict_since_s + wait_s)
             return True
         at = request.lookup_start + read
-        plan.cut(at - at % self._state.config.parts_per_chunk, MissReason.PENDING_DEADLINE)
+        plan.cut(at, MissReason.PENDING_DEADLINE)
         return False
 
     # --- the answer ---

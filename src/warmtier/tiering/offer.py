@@ -138,19 +138,19 @@ class WritePath:
 
     def _filter(self, request: Request, run: list[Key], at: int, now: float) -> tuple[list[Key], StoreOutcome | None]:
         """Apply the threshold of offers and the tier's admission filter."""
-        state, parts = self._state, self._state.config.parts_per_chunk
+        state = self._state
         reason: StoreOutcome | None = None
         if self.tracker is not None:
             ripe = self.tracker.ripe(run)
             if ripe < len(run):
-                run, reason = run[: max(0, ripe - (at + ripe) % parts)], StoreOutcome.REFUSED_TOUCH
+                run, reason = run[: state.whole_chunks(ripe, len(run), at)], StoreOutcome.REFUSED_TOUCH
         if state.host.admit is None or not run:
             return run, reason
         candidates = Candidates(run, [0] * len(run), at, state.wishes.priorities(request, at, len(run)))
         fullness = TierState(state.policy.capacity, len(state.policy))
         verdict = state.host.admit.judge(request, candidates, fullness, now)
         if verdict.admitted < len(run):
-            return run[: max(0, verdict.admitted - (at + verdict.admitted) % parts)], verdict.reason
+            return run[: state.whole_chunks(verdict.admitted, len(run), at)], verdict.reason
         return run, reason
 
 

@@ -41,9 +41,8 @@ class Promoter:
         Return how many leading ones are on their way, and why not the others.
         """
         state, config = self._state, self._state.config
-        parts = config.parts_per_chunk
         fit = min(len(keys), tier.reads.room_bytes() // config.part_bytes)
-        fit -= (start + fit) % parts
+        fit = state.whole_chunks(fit, len(keys), start)
         if fit <= 0:
             return 0, MissReason.PROMOTION_BUDGET
         wanted = list(keys[:fit])
@@ -154,10 +153,9 @@ class Promoter:
         count_miss(tier.counters, MissReason.LOAD_FAILED, len(bad) - sum(map(bool, result.corrupt)))
 
     def _keep_prefix(self, job: Job, tier: ColdState, result: JobResult, now: float) -> None:
-        state, parts = self._state, self._state.config.parts_per_chunk
+        state = self._state
         good = next((i for i, ok in enumerate(result.ok) if not ok), min(len(result.ok), len(job.keys)))
-        good -= (job.start + good) % parts
-        good = max(0, good)
+        good = state.whole_chunks(good, len(job.keys), job.start)
         kept = state.index.finish(job.keys[:good])
         lost = state.index.fail(job.keys[good:])
         state.policy.remove(lost, now)

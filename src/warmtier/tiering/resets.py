@@ -53,6 +53,10 @@ class Resets:
         state.fit_policy()
         del now
 
+    def pins(self) -> list[Pin]:
+        """Return the loads of earlier epochs not yet known dead."""
+        return [pin for old in self._old for pin in old.read]
+
     def tick(self) -> None:
         """Release what is known dead by now."""
         while self._old and self._old[0].tick <= self._state.ticks:

@@ -63,6 +63,13 @@ class CacheState:
         self.actions: deque[Action] = deque()
         self.events: deque[Event] = deque()
 
+    def whole_chunks(self, count: int, total: int, start: int) -> int:
+        """Return how many of the first ``count`` of ``total`` parts from path index ``start`` make whole chunks.
+
+        If nothing was left out, what follows is there already or is not the caller's.
+        """
+        return count if count >= total else max(0, count - (start + count) % self.config.parts_per_chunk)
+
     @property
     def unavailable(self) -> int:
         """Slots that cannot hold a chunk now: quarantined, or read by transfers without a key."""
