@@ -19,7 +19,7 @@ def write(directory: Path, text: str) -> Path:
 
 
 def test_later_sources_win_key_by_key(tmp_path: Path) -> None:
-    file = write(tmp_path, "host:\n  capacity: 16GiB\n  policy: arc\nengine:\n  log_interval: 5s\n")
+    file = write(tmp_path, "host:\n  capacity: 16GiB\n  policy: evidence\nengine:\n  log_interval: 5s\n")
     environ = {"WARMTIER_HOST__POLICY": "lru", "WARMTIER_ENGINE__VERIFY": "always", "UNRELATED": "1"}
     loaded = load(file, environ, {"--host-tier": (("host", "capacity"), "2GiB")})
     assert loaded.config.host.capacity == 2 * 2**30
@@ -69,8 +69,12 @@ def test_variables_without_a_section_are_not_configuration() -> None:
 
 
 def test_structured_variables_are_yaml() -> None:
-    loaded = load(None, {"WARMTIER_TENANTS__SHARES": "{a: 0.5, b: 0.25}"}, HOST_FLAG)
-    assert loaded.config.tenants.shares == {"a": 0.5, "b": 0.25}
+    environ = {"WARMTIER_TENANTS": "{a: {maximum: 1MiB}}", "WARMTIER_TENANTS__B": "{reserved_share: 0.25}"}
+    with pytest.raises(ConfigError, match="WARMTIER_TENANTS__C"):
+        load(None, {"WARMTIER_TENANTS__C": "{reserved_share: 0.25"}, HOST_FLAG)
+    loaded = load(None, environ, HOST_FLAG)
+    assert set(loaded.config.tenants) == {"b"}, "a variable without `__` is not configuration"
+    assert loaded.config.tenants["b"].reserved_share == 0.25
 
 
 def test_nothing_given_says_what_to_give() -> None:

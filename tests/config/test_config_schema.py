@@ -50,7 +50,10 @@ def test_dump_holds_what_was_given_and_parses_to_the_same() -> None:
         ({"host": {"capacity": "1GiB"}, "file": {"directory": "/k", "capacity": "1MiB"}}, "file", "two segments"),
         ({"host": {"capacity": "1GiB"}, "engine": {"on_unsupported": "of"}}, "engine.on_unsupported", "'off'"),
         ({"host": {"capacity": "1GiB", "admission": {"minimum_priority": 101}}}, "minimum_priority", "100"),
-        ({"host": {"capacity": "1GiB"}, "tenants": {"shares": {"a": 1.5}}}, "tenants.shares.a", "less than or equal"),
+        ({"host": {"capacity": "1GiB"}, "tenants": {"a": {"reserved_share": 1.5}}}, "tenants.a.reserved_share", "less"),
+        ({"host": {"capacity": "1GiB"}, "tenants": {"a": {"maximun": "1GiB"}}}, "tenants.a.maximun", "'maximum'"),
+        ({"host": {"capacity": "1GiB", "policy": "lur"}}, "host.policy", "did you mean 'lru'"),
+        ({"host": {"capacity": "1GiB"}, "loading": {"margin": "nan"}}, "loading.margin", "finite"),
     ],
 )
 def test_wrong_values_name_their_place_and_reason(data: dict[str, object], place: str, reason: str) -> None:

@@ -38,12 +38,18 @@ def nearest(name: str, known: Sequence[str]) -> str | None:
 
 def section_at(model: type[BaseModel], path: Sequence[str | int]) -> type[BaseModel] | None:
     """Return the schema of the section at ``path`` below ``model``, or None where the path leaves the schema."""
-    current: type[BaseModel] | None = model
+    annotation: object = model
     for part in path:
-        if current is None or part not in current.model_fields:
+        section = section_of(annotation)
+        if section is not None:
+            if part not in section.model_fields:
+                return None
+            annotation = section.model_fields[str(part)].annotation
+        elif (inner := named_section_of(annotation)) is not None:
+            annotation = inner  # a free name, such as a tenant's
+        else:
             return None
-        current = section_of(current.model_fields[str(part)].annotation)
-    return current
+    return section_of(annotation)
 
 
 def section_of(annotation: object) -> type[BaseModel] | None:
@@ -55,6 +61,11 @@ def section_of(annotation: object) -> type[BaseModel] | None:
             if (found := section_of(part)) is not None:
                 return found
     return None
+
+
+def named_section_of(annotation: object) -> type[BaseModel] | None:
+    """Return the section type of a mapping from names that the user chooses to sections."""
+    return section_of(typing.get_args(annotation)[1]) if typing.get_origin(annotation) is dict else None
 
 
 def unknown_key(model: type[BaseModel], path: Path) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from warmtier.config.fields import ExactDuration, ExactSize, write_duration, write_size
-from warmtier.config.parse import section_of
+from warmtier.config.parse import named_section_of, section_of
 from warmtier.config.schema import WarmtierConfig
 
 _HEAD: Final = """# Configuration
@@ -65,6 +65,8 @@ def sections(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tup
     """Yield every section below ``model`` with its key path, in the order of the schema."""
     for name, field in model.model_fields.items():
         inner = section_of(field.annotation)
+        if (named := named_section_of(field.annotation)) is not None:
+            yield (*path, name, "NAME"), named
         if inner is not None:
             yield (*path, name), inner
             yield from sections(inner, (*path, name))
@@ -77,7 +79,7 @@ def _section(path: tuple[str, ...], model: type[BaseModel]) -> str:
         "\n| key | default | what |\n|---|---|---|\n",
     ]
     for name, field in model.model_fields.items():
-        if section_of(field.annotation) is None:
+        if (section_of(field.annotation) or named_section_of(field.annotation)) is None:
             lines.append(f"| `{name}` | {_default(field)} | {_what(field)} |\n")
     return "".join(lines)
 

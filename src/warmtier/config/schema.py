@@ -10,14 +10,17 @@ Sizes are totals over tensor-parallel ranks, per data-parallel engine.
 
 from __future__ import annotations
 
+import difflib
 import enum
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from warmtier.config.fields import Count, Duration, Priority, Size, duration, size
 from warmtier.core.types import TierMode
+from warmtier.policy.registry import production_names
+from warmtier.store.file.store import Durability
 from warmtier.tiering.types import Placement
 
 
@@ -25,6 +28,17 @@ class Section(BaseModel):
     """Base of every section: immutable, unknown keys refused, defaults checked like given values."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+def _known_policy(name: str) -> str:
+    if name not in production_names():
+        near = difflib.get_close_matches(name, production_names(), 1)
+        guess = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{name!r} is not one of {', '.join(production_names())}{guess}")
+    return name
+
+
+PolicyName = Annotated[str, AfterValidator(_known_policy)]
 
 
 class OnUnsupported(enum.StrEnum):
@@ -42,13 +56,6 @@ class Verify(enum.StrEnum):
     ALWAYS = "always"
 
 
-class LoadDecision(enum.StrEnum):
-    """How it is decided whether a hit is loaded or its tokens are computed again."""
-
-    ALWAYS = "always"
-    MEASURED = "measured"
-
-
 class Admission(Section):
     """Which chunks may enter a tier. All conditions must hold."""
 
@@ -60,12 +67,9 @@ class HostTier(Section):
     """Host memory beside the engine: one slab that all workers of an engine share."""
 
     capacity: Size = Field(description="bytes of host memory for KV, over all tensor-parallel ranks")
-    policy: str = Field("lru", description="eviction policy")
+    policy: PolicyName = Field("lru", description=f"eviction policy: {', '.join(production_names())}")
     mode: TierMode = Field(TierMode.ON, description="off, observe (decide and count, move nothing), canary or on")
     admission: Admission = Field(default_factory=Admission, description="what may enter")
-    numa_node: int | None = Field(
-        None, ge=0, description="bind the slab to this NUMA node; null leaves it to the kernel"
-    )
 
 
 class FileTier(Section):
@@ -73,14 +77,31 @@ class FileTier(Section):
 
     directory: Path = Field(description="directory on a local file system; data-parallel engines use sub-directories")
     capacity: Size = Field(description="hard bound on the bytes in the directory, everything included")
-    policy: str = Field("lru", description="eviction policy")
+    policy: PolicyName = Field("lru", description=f"eviction policy: {', '.join(production_names())}")
     mode: TierMode = Field(TierMode.ON, description="off, observe (decide and count, move nothing), canary or on")
-    placement: Placement = Field(Placement.THROUGH, description="through (when stored above), selective or back")
+    placement: Placement = Field(
+        Placement.THROUGH,
+        description="through (when stored above), selective (at the n-th touch) or back (when evicted)",
+    )
+    selective_touches: Count = Field(2, description="the n of `selective`")
     admission: Admission = Field(default_factory=Admission, description="what may enter")
     free_space_floor: Size = Field(size("1GiB"), description="bytes of the file system that stay free for others")
     segment_size: Size = Field(size("256MiB"), description="bytes of one segment file")
-    threads: Count = Field(4, description="threads that read and write")
-    deadline: Duration = Field(duration("2s"), description="a promotion that takes longer is a miss")
+    threads: Count = Field(4, description="threads that share the reads or writes of one call")
+    durability: Durability = Field(
+        Durability.NONE,
+        description="none (checksums decide after a power failure) or segment (sealed segments survive)",
+    )
+    deadline: Duration = Field(
+        duration("2s"), description="a promotion that takes longer is a miss, whatever was measured"
+    )
+    promotion_bytes: Size = Field(size("1GiB"), description="bound on bytes being promoted at once")
+    promotion_jobs: Count = Field(8, description="bound on promotions at once")
+    write_rate: Size | None = Field(
+        None, description="bytes written per second on average, to spare the disk; null: free"
+    )
+    breaker_failures: Count = Field(5, description="failures in a row after which the tier pauses")
+    breaker_cooldown: Duration = Field(duration("10s"), description="time before a paused tier is tried again")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -96,28 +117,27 @@ class FileTier(Section):
 class Loading(Section):
     """When a hit is worth its load, and how long anyone waits for it."""
 
-    decision: LoadDecision = Field(
-        LoadDecision.MEASURED, description="always, or measured: load only where it is faster"
-    )
     minimum_tokens: int = Field(0, ge=0, description="shorter hits are computed again")
-    pending_deadline: Duration = Field(duration("500ms"), description="longest wait for chunks that are on their way")
-    promotion_bytes: Size = Field(size("1GiB"), description="bound on bytes being promoted at once")
-    promotion_jobs: Count = Field(16, description="bound on promotions at once")
+    margin: Annotated[float, Field(ge=1)] = Field(
+        1.25, description="load from a cold tier only where computing would take this many times longer"
+    )
+    pending_deadline: Duration = Field(duration("2s"), description="longest wait for chunks that are on their way")
 
 
-class Retention(Section):
-    """Bounds on what clients may ask for in their hints."""
+class Hints(Section):
+    """Bounds on what clients may ask for in ``kv_transfer_params["warmtier"]``."""
 
-    maximum_priority: Priority = Field(100, description="higher priorities in hints count as this")
-    maximum_duration: Duration = Field(duration("24h"), description="longer durations in hints count as this")
+    maximum_priority: Priority = Field(100, description="higher retention priorities count as this")
+    maximum_duration: Duration = Field(duration("1h"), description="longer retention counts as this")
 
 
-class AccessLog(Section):
-    """One record per request, keys hashed with a secret of this process."""
+class Tenant(Section):
+    """One tenant, as named in hints. Accounting only: a hint is no isolation."""
 
-    path: Path = Field(description="file to append to")
-    maximum_size: Size = Field(size("256MiB"), description="rotate at this size")
-    files: Count = Field(4, description="rotated files that are kept")
+    maximum: Size | None = Field(None, description="bound on its bytes in the host tier; null: none")
+    reserved_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="fraction of the host tier below which other tenants do not push it"
+    )
 
 
 class Engine(Section):
@@ -132,19 +152,6 @@ class Engine(Section):
     copy_threads: Count | None = Field(
         None, description="threads per worker that copy KV on the CPU platform; null: 1, or 2 from four processors on"
     )
-    control_socket: Path | None = Field(None, description="Unix socket for `warmtier ctl`; null opens none")
-    access_log: AccessLog | None = Field(None, description="one record per request; null writes none")
-
-
-TenantShare = Annotated[float, Field(gt=0, le=1)]
-
-
-class Tenants(Section):
-    """Shares of the host tier by the tenant named in hints. Accounting only: a hint is no isolation."""
-
-    shares: dict[str, TenantShare] = Field(
-        default_factory=dict, description="tenant name: largest share of the host tier"
-    )
 
 
 class EngineConfig(Section):
@@ -153,8 +160,8 @@ class EngineConfig(Section):
     host: HostTier = Field(description="host memory")
     file: FileTier | None = Field(None, description="a directory on a local disk; null for none")
     loading: Loading = Field(default_factory=Loading, description="load or recompute")
-    retention: Retention = Field(default_factory=Retention, description="bounds on hints")
-    tenants: Tenants = Field(default_factory=Tenants, description="shares by tenant")
+    hints: Hints = Field(default_factory=Hints, description="bounds on hints")
+    tenants: dict[str, Tenant] = Field(default_factory=dict, description="bounds by tenant name")
     engine: Engine = Field(default_factory=Engine, description="behaviour inside the engine")
 
 

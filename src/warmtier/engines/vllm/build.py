@@ -11,9 +11,9 @@ from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, OffloadingWorker
 from vllm.v1.kv_offload.config import OffloadingConfig
 
+from warmtier.config.assemble import Shape, assemble_cache
 from warmtier.config.schema import EngineConfig
 from warmtier.core.errors import InternalError, UnsupportedError
-from warmtier.core.types import Key, TierMode
 from warmtier.core.units import format_size
 from warmtier.engines.vllm.copier import CHECK_EVERY, BlockCopier, PageStack, stack_pages
 from warmtier.engines.vllm.digests import DigestLog, digest_log_path
@@ -25,9 +25,7 @@ from warmtier.engines.vllm.slab import Slab, SlabLayout
 from warmtier.engines.vllm.slab_files import remove_stale
 from warmtier.engines.vllm.status import StatusLine
 from warmtier.engines.vllm.worker import HostCopyWorker
-from warmtier.policy.lru import LruPolicy
 from warmtier.tiering.cache import TieredCache
-from warmtier.tiering.settings import CacheConfig, HostTier
 
 logger = init_logger("vllm.warmtier")
 
@@ -81,20 +79,15 @@ def build_manager(config: OffloadingConfig, settings: EngineConfig) -> Offloadin
 
 def build_cache(config: OffloadingConfig, settings: EngineConfig, layout: SlabLayout) -> TieredCache:
     """Return the tiered cache for one engine. What may be stored of a request (prompt only) is vLLM's own setting."""
-    cache_config = CacheConfig(
+    shape = Shape(
         part_bytes=layout.row_bytes,
         tokens_per_chunk=config.groups[0].tokens_per_block * config.cache.blocks_per_chunk,
+        host_slots=layout.slots,
         parts_per_chunk=len(config.groups),
-        offload_prompt_only=False,
-        pending_deadline_s=settings.loading.pending_deadline,
-        host_min_tokens=settings.loading.minimum_tokens,
+        prompt_only=False,
         events=config.enable_kv_cache_events,
     )
-    policy: LruPolicy[Key] = LruPolicy(layout.slots)
-    cache = TieredCache(cache_config, HostTier(policy, layout.slots))
-    if settings.host.mode is not TierMode.ON:
-        cache.set_mode("host", settings.host.mode, 0.0)
-    return cache
+    return assemble_cache(settings, shape)
 
 
 def _memory_check(settings: EngineConfig) -> Any:  # noqa: ANN401
