@@ -7,25 +7,29 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-from warmtier.config.schema import WarmtierConfig, dump
+from warmtier.config.schema import Connector, WarmtierConfig, dump
 
-CONNECTOR: Final = "OffloadingConnector"
 SPEC_NAME: Final = "WarmtierSpec"
 SPEC_MODULE: Final = "warmtier.engines.vllm.spec"
+_CONNECTORS: Final[dict[Connector, dict[str, object]]] = {
+    Connector.OFFLOADING: {"kv_connector": "OffloadingConnector"},
+    Connector.WARMTIER: {
+        "kv_connector": "WarmtierConnector",
+        "kv_connector_module_path": "warmtier.engines.vllm.connector",
+        "kv_load_failure_policy": "recompute",
+    },
+}
 
 
 def kv_transfer_config(config: WarmtierConfig, blocks_per_chunk: int) -> dict[str, object]:
     """Return the object for vLLM's ``--kv-transfer-config``. ``blocks_per_chunk`` applies where the file has none."""
-    return {
-        "kv_connector": CONNECTOR,
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {
-            "spec_name": SPEC_NAME,
-            "spec_module_path": SPEC_MODULE,
-            "blocks_per_chunk": config.vllm.blocks_per_chunk or blocks_per_chunk,
-            "warmtier": dump(config.engine_part()),
-        },
+    extra = {
+        "spec_name": SPEC_NAME,
+        "spec_module_path": SPEC_MODULE,
+        "blocks_per_chunk": config.vllm.blocks_per_chunk or blocks_per_chunk,
+        "warmtier": dump(config.engine_part()),
     }
+    return {**_CONNECTORS[config.vllm.connector], "kv_role": "kv_both", "kv_connector_extra_config": extra}
 
 
 def compact_json(value: object) -> str:

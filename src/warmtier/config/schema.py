@@ -165,11 +165,22 @@ class EngineConfig(Section):
     engine: Engine = Field(default_factory=Engine, description="behaviour inside the engine")
 
 
+class Connector(enum.StrEnum):
+    """The scheduler- and worker-side class that vLLM loads."""
+
+    OFFLOADING = "offloading"
+    WARMTIER = "warmtier"
+
+
 class Vllm(Section):
     """What vLLM itself reads from ``--kv-transfer-config`` beside the ``"warmtier"`` object."""
 
     blocks_per_chunk: Count | None = Field(
         None, description="engine blocks in one chunk, the unit that moves; null lets warmtier choose"
+    )
+    connector: Connector = Field(
+        Connector.OFFLOADING,
+        description="offloading (vLLM's own: a failed load stops the engine) or warmtier (a thin subclass: recomputes)",
     )
 
 

@@ -42,6 +42,13 @@ def test_the_connector_is_vllms_own_with_our_spec() -> None:
     assert extra["warmtier"] == {"host": {"capacity": "4GiB"}}
 
 
+def test_the_thin_connector_needs_recompute() -> None:
+    value = transfer(launch.make_plan(config(vllm={"connector": "warmtier"}), ["MODEL"], {}))
+    assert value["kv_connector"] == "WarmtierConnector"
+    assert value["kv_connector_module_path"] == "warmtier.engines.vllm.connector"
+    assert value["kv_load_failure_policy"] == "recompute"
+
+
 def test_the_plain_command_is_one_shell_line_with_the_same_words() -> None:
     plan = launch.make_plan(config(file={"directory": "/mnt/k v", "capacity": "9GiB"}), ["MODEL"], {})
     words = shlex.split(plan.plain_command())
