@@ -18,6 +18,7 @@ from warmtier.store.object.uploader import Uploader
 logger = logging.getLogger(__name__)
 _LONGEST_WAIT_S = 30.0
 _EXPIRE_INTERVAL_S = 10.0
+_random = random.SystemRandom()
 
 
 class Background:
@@ -101,4 +102,4 @@ class Background:
 
 def _spread(interval_s: float) -> float:
     """Return the interval, a quarter more or less: many replicas must not ask at the same moment."""
-    return interval_s * random.uniform(0.75, 1.25)
+    return interval_s * _random.uniform(0.75, 1.25)

@@ -56,28 +56,38 @@ class Follower:
         needed = self._needed(batch)
         manifests = await asyncio.gather(*(self._fetch(item) for _, item in needed), return_exceptions=True)
         fetched = dict(zip((item.path for _, item in needed), manifests, strict=True))
+        first = needed[0] if needed else None
+        superseded = first is not None
         for name, item in batch:
+            superseded = superseded and (name, item) != first
             manifest = fetched.get(item.path)
             if isinstance(manifest, RequestError) and manifest.failure is not Failure.ABSENT:
                 return  # tried again by the next poll, and what follows with it: order matters
-            if item.path not in fetched and self._chains.get((name.writer, name.session)) != name.number - 1:
-                return  # an earlier one was gone after all: the next poll fetches this full one
-            self._apply(name, None if isinstance(manifest, BaseException) else manifest, asked=item.path in fetched)
+            if item.path in fetched:
+                self._apply(name, None if isinstance(manifest, BaseException) else manifest)
+            elif not superseded and not self._follows(name):
+                return  # this full one was thought superfluous, but an earlier one was gone: the next poll fetches it
+            elif not superseded:
+                self._chains[name.writer, name.session] = name.number
             self._done(name, item)
 
+    def _follows(self, name: ManifestName) -> bool:
+        """Return whether everything before this manifest of its session was applied."""
+        return self._chains.get((name.writer, name.session)) == name.number - 1
+
     def _needed(self, batch: Sequence[Found]) -> Sequence[Found]:
-        """Return the manifests worth fetching: a full one makes earlier ones superfluous, or they make it so."""
-        needed: list[Found] = []
-        chains: dict[tuple[str, str], int] = dict(self._chains)
-        for name, item in batch:
-            chain = (name.writer, name.session)
-            unbroken = chains.get(chain) == name.number - 1
-            if name.full and not unbroken:
-                needed.clear()
-            if not (name.full and unbroken):
-                needed.append((name, item))
-            chains[chain] = name.number
-        return needed
+        """Return the manifests worth fetching, in order.
+
+        A full one makes all earlier ones superfluous; where all of those were seen, it is superfluous itself, because
+        a full one never carries news.
+        """
+        chain = (batch[0][0].writer, batch[0][0].session)
+        last = self._chains.get(chain, -2)
+        names = [name for name, _ in batch]
+        if all(name.session == chain[1] and name.number == last + n for n, name in enumerate(names, 1)):
+            return [pair for pair in batch if not pair[0].full]
+        full = [position for position, name in enumerate(names) if name.full]
+        return batch[full[-1] if full else 0 :]
 
     async def _fetch(self, item: Listed) -> Manifest | None:
         state = self._state
@@ -93,14 +103,12 @@ class Follower:
         # A writer whose clock runs ahead must not make everybody else's manifests look old.
         self._last_ms = max(self._last_ms, min(name.time_ms, round(self._state.now_s() * 1000)))
 
-    def _apply(self, name: ManifestName, manifest: Manifest | None, *, asked: bool) -> None:
+    def _apply(self, name: ManifestName, manifest: Manifest | None) -> None:
         chain = (name.writer, name.session)
         state = self._state
         with state.lock:
             if manifest is None:
-                state.counters.manifests_refused += asked
-                if not asked:
-                    self._chains[chain] = name.number
+                state.counters.manifests_refused += 1
                 return
             state.counters.manifests_read += 1
             if name.full:
@@ -108,7 +116,7 @@ class Follower:
                 self._drop([pack for pack in state.index.names_of(name.writer) if pack not in kept])
                 self._chains = {known: last for known, last in self._chains.items() if known[0] != name.writer}
                 self._chains[chain] = name.number
-            elif self._chains.get(chain) == name.number - 1:
+            elif self._follows(name):
                 self._chains[chain] = name.number
             self._drop([pack for pack in manifest.removed if _writer_of(pack) == name.writer])
             for key in manifest.forgot:

@@ -1,11 +1,12 @@
-"""Tells other replicas what this writer has. A manifest carries the changes since the last one; now and then a full
-one lists everything, so that a replica that joins reads few objects, and the earlier ones are deleted.
+"""Tells other replicas what this writer has. A manifest carries the changes since the last one. Now and then a full
+one lists everything that was told, so that a replica that joins reads few objects, and the earlier ones are deleted.
+A full one carries no news: who has seen all before it need not read it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from warmtier.core.types import Key
 from warmtier.store.object.client import Failure, RequestError
@@ -13,13 +14,6 @@ from warmtier.store.object.format import Manifest, PackEntry, PackIndex, encode_
 from warmtier.store.object.index import Pack
 from warmtier.store.object.names import ManifestName
 from warmtier.store.object.state import State
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    packs: set[str]
-    removed: list[str]
-    forgot: list[Key]
 
 
 class Publisher:
@@ -33,7 +27,7 @@ class Publisher:
         self._busy = asyncio.Lock()
         self._number = 0
         self._since_full = 0
-        self._manifests: list[tuple[float, str]] = []
+        self._manifests: list[str] = []
         self._superseded: list[tuple[float, str]] = []
 
     @property
@@ -60,24 +54,54 @@ class Publisher:
 
     def supersede(self, paths: list[str]) -> None:
         """Manifests of earlier sessions of this writer are replaced by the next full one."""
-        self._manifests.extend((0.0, path) for path in paths)
+        self._manifests.extend(paths)
 
     async def publish(self, *, full: bool = False) -> str:
-        """Write one manifest and return its path. What could not be told is told by the next. Raises RequestError."""
-        async with self._busy:
-            return await self._publish(full=full)
+        """Write what waits, and a full manifest if asked or due; return the last one's path.
 
-    async def _publish(self, *, full: bool) -> str:
+        What could not be told stays waiting. Raises RequestError.
+        """
+        async with self._busy:
+            path = ""
+            if self.pending:
+                path = await self._publish_changes()
+            if full or self._since_full >= self._state.options.roll_after:
+                path = await self._publish_all()
+            return path
+
+    async def _publish_changes(self) -> str:
+        with self._state.lock:
+            packs, removed, forgot = list(self._added.values()), list(self._removed), list(self._forgot)
+            entries = [self._entry(pack) for pack in packs]
+        manifest = Manifest(bytes(self._state.namespace), entries, removed, [bytes(key) for key in forgot])
+        path = await self._write(packs, manifest, full=False)
+        with self._state.lock:
+            for pack in packs:
+                self._added.pop(pack.name, None)
+            del self._removed[: len(removed)]
+            for key in forgot:
+                self._forgot.pop(key, None)
+            self._manifests.append(path)
+        self._since_full += 1
+        return path
+
+    async def _publish_all(self) -> str:
         state = self._state
         with state.lock:
-            full = full or self._since_full >= state.options.roll_after
-            packs = [pack for pack in state.budget.packs if pack.region is None] if full else list(self._added.values())
-            told = _Told({pack.name for pack in packs}, list(self._removed), list(self._forgot))
-            removed = [] if full else told.removed
+            packs = [pack for pack in state.budget.packs if pack.region is None and pack.name not in self._added]
             entries = [self._entry(pack) for pack in packs]
-            manifest = Manifest(bytes(state.namespace), entries, removed, [bytes(key) for key in told.forgot])
-            path = state.manifest_path(str(self._name(packs, full=full)))
+        path = await self._write(packs, Manifest(bytes(state.namespace), entries, [], []), full=True)
+        with state.lock:
+            now_s = state.now_s()
+            self._superseded.extend((now_s, earlier) for earlier in self._manifests)
+            self._manifests = [path]
+        self._since_full = 0
+        return path
+
+    async def _write(self, packs: Sequence[Pack], manifest: Manifest, *, full: bool) -> str:
+        state = self._state
         data = encode_manifest(manifest)
+        path = state.manifest_path(str(self._name(packs, full=full)))
         with state.lock:
             state.budget.add_manifest(path, len(data))
         try:
@@ -87,10 +111,9 @@ class Publisher:
                 state.budget.drop_manifests([path])
                 state.doomed.append(path)
             raise
-        self._note_told(path, told, full=full)
         return path
 
-    def _name(self, packs: list[Pack], *, full: bool) -> ManifestName:
+    def _name(self, packs: Sequence[Pack], *, full: bool) -> ManifestName:
         state = self._state
         now_s = state.now_s()
         expires_s = max([now_s + state.options.ttl_s, *(pack.expires_s for pack in packs)])
@@ -105,21 +128,6 @@ class Publisher:
             # Only this session makes this name: if it exists, an attempt that looked failed has arrived.
             if error.failure is not Failure.EXISTS:
                 raise
-
-    def _note_told(self, path: str, told: _Told, *, full: bool) -> None:
-        state = self._state
-        with state.lock:
-            for name in told.packs:
-                self._added.pop(name, None)
-            del self._removed[: len(told.removed)]
-            for key in told.forgot:
-                self._forgot.pop(key, None)
-            now_s = state.now_s()
-            self._since_full = 0 if full else self._since_full + 1
-            if full:
-                self._superseded.extend((now_s, earlier) for _, earlier in self._manifests)
-                self._manifests.clear()
-            self._manifests.append((now_s, path))
 
     def doom_superseded(self, *, at_once: bool = False) -> None:
         """Doom manifests that a full one replaced, once every follower had the time to read that one. Locked."""
