@@ -22,15 +22,21 @@ from warmtier.sim.requests import Phase, SimRequest
 from warmtier.sim.settings import EngineModel
 
 _STUCK: Final = 1_000_000
+_GROWTH: Final = 1.05
+MAX_REPEATS: Final = 512
 MAX_IDLE_POLLS: Final = 16
 """Empty steps that are skipped at once while only transfers are under way; deadlines are checked between."""
 
 
 @dataclass(slots=True)
 class Plan:
-    """One step: (request, tokens before, tokens new), and the stores that still read blocks it uses anew."""
+    """One step: (request, tokens before, tokens new), and the stores that still read blocks it uses anew.
+
+    ``repeat``: so many steps alike, decoding only, are taken as one.
+    """
 
     work: list[tuple[SimRequest, int, int]] = field(default_factory=list)
+    repeat: int = 1
     fences: list[Transfer] = field(default_factory=list)
     preempted: bool = False
 
@@ -86,7 +92,7 @@ class Engine:
             connector.collect()
         plan = self._schedule()
         if connector is not None:
-            connector.end_schedule([(request, before + new) for request, before, new in plan.work])
+            connector.end_schedule([(r, before + new) for r, before, new in plan.work if r.stored < len(r.chunks)])
             connector.start_step()
         if not plan.work:
             self._idle_step()
@@ -95,6 +101,14 @@ class Engine:
         start_s = max([now, *(transfer.done_s for transfer in plan.fences)])
         self._measures.stalled_s += start_s - now
         duration_s = self._duration(plan, start_s)
+        repeat = plan.repeat = self._repeats(plan, duration_s)
+        if repeat > 1:
+            # Each step's contexts are longer by one token per sequence than those of the step before.
+            growth_s = self._model.context_s * len(plan.work)
+            duration_s = repeat * duration_s + growth_s * repeat * (repeat - 1) / 2
+            self.steps += repeat - 1
+            for request, before, _ in plan.work:
+                request.computed = before + repeat
         self._loop.at(start_s + duration_s, lambda: self._end_step(plan, duration_s))
 
     def _duration(self, plan: Plan, start_s: float) -> float:
@@ -115,16 +129,43 @@ class Engine:
     def _end_step(self, plan: Plan, duration_s: float) -> None:
         now, measures = self._loop.now, self._measures
         measures.busy_s += duration_s
+        ended = False
+        gaps: dict[float, int] = {}
         for request, before, new in plan.work:
-            if before + new < request.tokens or request.phase is not Phase.RUNNING:
+            if before + new < request.prompt_tokens + request.emitted or request.phase is not Phase.RUNNING:
                 continue
-            measures.token(request, now)
+            request.emitted += plan.repeat
+            if request.first_token_s is None:
+                request.first_token_s = now
+            else:
+                gap_s = (now - request.last_token_s) / plan.repeat
+                gaps[gap_s] = gaps.get(gap_s, 0) + plan.repeat
+            request.last_token_s = now
             if request.emitted >= request.output_tokens:
+                ended = True
                 self._finish(request)
-        if any(request.phase is Phase.DONE for request, _, _ in plan.work):
+        for gap_s, count in gaps.items():
+            measures.itl.add(gap_s, count)
+        if ended:
             self.running = [request for request in self.running if request.phase is Phase.RUNNING]
         self._collect_transfers()
         self._continue()
+
+    def _repeats(self, plan: Plan, duration_s: float) -> int:
+        """Return how many steps like this one follow each other for sure: only decoding, and nothing else happens."""
+        if self.waiting or (self._connector is not None and self._connector.busy) or duration_s <= 0:
+            return 1
+        size = self._model.block_tokens
+        steps = MAX_REPEATS
+        for request, before, _ in plan.work:
+            if request.emitted == 0 or before + 1 != request.prompt_tokens + request.emitted:
+                return 1
+            # The step that fills a block, and the one that needs a new one, are made one by one.
+            steps = min(steps, request.output_tokens - request.emitted, size - 1 - before % size)
+        due_s = self._loop.next_time()
+        if due_s is not None:
+            steps = min(steps, int((due_s - self._loop.now) / (duration_s * _GROWTH)))
+        return max(1, steps)
 
     def _idle_step(self) -> None:
         """Nothing to compute: poll until a transfer or a job ends, in steps of ``idle_step_s``."""
@@ -169,18 +210,26 @@ class Engine:
         return plan
 
     def _schedule_running(self, plan: Plan, budget: int) -> int:
-        index = 0
+        index, size, work = 0, self._model.block_tokens, plan.work
         while index < len(self.running) and budget > 0:
             request = self.running[index]
-            new = min(request.tokens - request.computed, budget)
-            while not self._allocate(request, request.computed + new, plan):
+            computed = request.computed
+            new = request.prompt_tokens + request.emitted - computed
+            if new == 1 and computed % size and (computed + 1) % size:
+                work.append((request, computed, 1))  # the usual token: its block is there and stays open
+                budget -= 1
+                index += 1
+                continue
+            new = min(new, budget)
+            while not self._allocate(request, computed + new, plan):
                 victim = self.running.pop()
                 self._preempt(victim, plan)
                 if victim is request:
                     break
             if request.phase is not Phase.RUNNING:
                 break
-            plan.work.append((request, request.computed, new))
+            plan.work.append((request, computed, new))
+            work = plan.work
             budget -= new
             index += 1
         return budget

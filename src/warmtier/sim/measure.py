@@ -77,15 +77,6 @@ class Measures:
     e2e: Histogram = field(default_factory=Histogram)
     pending: Histogram = field(default_factory=Histogram)
 
-    def token(self, request: SimRequest, now: float) -> None:
-        """A request has got its next token."""
-        request.emitted += 1
-        if request.first_token_s is None:
-            request.first_token_s = now
-        else:
-            self.itl.add(now - request.last_token_s)
-        request.last_token_s = now
-
     def done(self, request: SimRequest) -> None:
         """A request has ended."""
         self.requests += 1

@@ -32,6 +32,7 @@ class SimRequest:
     arrival_s: float
     chunks: list[Key]
     output_tokens: int
+    prompt_tokens: int
     phase: Phase = Phase.WAITING
     computed: int = 0
     emitted: int = 0
@@ -57,12 +58,7 @@ class SimRequest:
     @property
     def tokens(self) -> int:
         """Tokens whose KV is wanted before the next one can be generated."""
-        return self.trace.prompt_tokens + self.emitted
-
-    @property
-    def prefilling(self) -> bool:
-        """Whether more than the newest token has to be computed."""
-        return self.tokens - self.computed > 1 or self.emitted == 0
+        return self.prompt_tokens + self.emitted
 
 
 def chunk_keys(keys: list[int], blocks_per_chunk: int) -> list[Key]:

@@ -89,7 +89,7 @@ class Simulation:
         in_turn = self.settings.concurrency is not None
         asked_s = self.loop.now if in_turn else max(self.loop.now, request.arrival_s)
         keys = chunk_keys(request.full_keys, self.settings.blocks_per_chunk)
-        made = SimRequest(self._count, request, asked_s, keys, max(1, request.output_tokens))
+        made = SimRequest(self._count, request, asked_s, keys, max(1, request.output_tokens), request.prompt_tokens)
         self._count += 1
         if self.keep_requests:
             self.requests.append(made)
