@@ -60,8 +60,10 @@ def demo(
     out = Output(format, output, quiet=quiet)
     settings = evict.Settings(batches=batches)
     _check_requirements(model)
-    servers = {name: _run_server(name, arguments, settings, directory, out)
-               for name, arguments in _commands(model, host_tier).items()}  # fmt: skip
+    servers = {
+        name: _run_server(name, command, settings, directory, out)
+        for name, command in _commands(model, host_tier).items()
+    }
     result = out.document("demo.evict", _result(model, settings, servers))
     directory.mkdir(parents=True, exist_ok=True)
     _write(directory / "result.json", dumps(result) + "\n", out)
@@ -86,7 +88,7 @@ def _check_requirements(model: Path) -> None:
 
 
 def _commands(model: Path, host_tier: str) -> dict[str, list[str]]:
-    """Return the arguments of ``vllm`` for both servers; they differ in the tier alone."""
+    """Return the commands of both servers; they differ in the tier alone."""
     from warmtier.bench.machine import native_bfloat16
     from warmtier.config.load import load
     from warmtier.engines.vllm import launch
@@ -95,21 +97,20 @@ def _commands(model: Path, host_tier: str) -> dict[str, list[str]]:
     arguments = [str(model), "--dtype", "bfloat16" if native_bfloat16() else "float32", *_CACHE_FLAGS]
     config = load(None, {}, {"--host-tier": (("host", "capacity"), host_tier)}).config
     plan = launch.make_plan(config, arguments, os.environ)
-    return {"without": ["serve", *arguments], "host_tier": list(plan.arguments)}
+    python = [sys.executable, "-m", launch.MODULE]
+    return {"without": [*python, "serve", *arguments], "host_tier": [*python, *plan.arguments]}
 
 
-def _run_server(name: str, arguments: list[str], settings: Any, directory: Path, out: Output) -> dict[str, Any]:  # noqa: ANN401 - bench is imported late
+def _run_server(name: str, command: list[str], settings: Any, directory: Path, out: Output) -> dict[str, Any]:  # noqa: ANN401 - bench is imported late
     from warmtier.bench import evict
     from warmtier.bench.server import Server
-    from warmtier.engines.vllm import launch
 
-    command = [sys.executable, "-m", launch.MODULE, *arguments]
     out.note(f"starting vLLM {_NAMES[name]} ...")
     with Server(command, directory / f"server-{name}.log", environment=_ENVIRONMENT) as server:
         out.note(f"ready after {server.start_seconds:.0f} s")
         run = evict.measure(server.base_url, settings, lambda done, total: out.progress(done, total, _NAMES[name]))
         return {
-            "command": shlex.join(["vllm", *arguments]),
+            "command": shlex.join(["vllm", *command[3:]]),  # without the interpreter and its module
             "start_seconds": round(server.start_seconds or 0.0, 1),
             "failures": evict.failures(run, offload=name == "host_tier"),
             "run": asdict(run),
