@@ -50,7 +50,7 @@ def make_store(
         collect_interval_s=collect_interval_s,
         read_only=read_only,
     )
-    backend = open_backend(url, timeout_s=timeout_s, longest_s=options.deadline_s(pack_bytes))
+    backend = open_backend(url, timeout_s=timeout_s, longest_s=options.longest_s)
     return ObjectStore(backend, namespace, options, wall=wall)
 
 

@@ -21,8 +21,12 @@ from warmtier.store.base import Traffic
 
 T = TypeVar("T")
 _CODE: Final = re.compile(r"<Code>([A-Za-z]{1,64})</Code>")
+_REFUSALS: Final = {
+    "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "NoSuchBucket",
+    "AuthenticationFailed", "AuthorizationFailure",
+}  # fmt: skip
 _LIST_PAGE: Final = 1000
-_DELETE_BATCH: Final = 1000
+_DELETE_BATCH: Final = 100  # a server may take milliseconds for each
 
 
 class Failure(enum.StrEnum):
@@ -200,6 +204,8 @@ class ObjectClient:
         if isinstance(error, errors.PermissionDeniedError | errors.UnauthenticatedError | PermissionError):
             return Failure.DENIED
         text = str(error)
+        if _code(error) in _REFUSALS or "403 Forbidden" in text or "401 Unauthorized" in text:
+            return Failure.DENIED
         if "InvalidRange" in text or "Invalid range" in text:
             return Failure.SHORT
         return Failure.TIMEOUT if "timed out" in text else Failure.UNAVAILABLE

@@ -37,7 +37,7 @@ class Collector:
         """Delete what everybody left longer ago than the grace; return how many objects. Raises RequestError."""
         state = self._state
         root = version_root(state.prefix)
-        timeout_s = state.options.timeout_s
+        timeout_s = state.timeout_s
         deleted = 0
         for namespace in await state.client.directories(root, timeout_s=timeout_s):
             base = f"{root}/{namespace}"
@@ -47,18 +47,18 @@ class Collector:
         return deleted
 
     async def _sweep(self, directory: str, expiry: Callable[[Listed], float | None], *, ordered: bool) -> int:
-        client, options = self._state.client, self._state.options
-        over_s = self._state.now_s() - options.expiry_grace_s
+        client, timeout_s = self._state.client, self._state.timeout_s
+        over_s = self._state.now_s() - self._state.options.expiry_grace_s
 
         def alive(item: Listed) -> bool:
             expires_s = expiry(item)
             return expires_s is not None and expires_s > over_s
 
         until = alive if ordered and client.ordered else None
-        listed = await client.list_after(directory, None, timeout_s=options.timeout_s, until=until)
+        listed = await client.list_after(directory, None, timeout_s=timeout_s, until=until)
         over = [item.path for item in listed if (expires_s := expiry(item)) is not None and expires_s <= over_s]
         if over:
-            await client.delete(over, timeout_s=options.timeout_s)
+            await client.delete(over, timeout_s=timeout_s)
         return len(over)
 
     def _pack_expiry(self, writer: str) -> Callable[[Listed], float | None]:

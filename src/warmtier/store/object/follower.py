@@ -35,7 +35,7 @@ class Follower:
         state = self._state
         prefix = state.manifest_path("")
         after_ms = 0 if everything else self._last_ms - round(state.options.overlap_s * 1000)
-        listed = await state.client.list_after(prefix, prefix + watermark(after_ms), timeout_s=state.options.timeout_s)
+        listed = await state.client.list_after(prefix, prefix + watermark(after_ms), timeout_s=state.timeout_s)
         found = _parsed(listed)
         if everything:
             self._seen &= {item.path for _, item in found}
@@ -94,7 +94,7 @@ class Follower:
         if item.size_bytes > MAX_MANIFEST_BYTES:
             return None
         async with self._slots:
-            timeout_s = state.options.deadline_s(item.size_bytes)
+            timeout_s = state.deadline_s(item.size_bytes)
             data = await state.client.get(item.path, 0, max(1, item.size_bytes), timeout_s=timeout_s)
         return decode_manifest(data, state.namespace)
 

@@ -19,7 +19,8 @@ class ObjectOptions:
 
     ``capacity_bytes`` bounds what this writer keeps there, manifests included; the bucket holds that times the number
     of writers. ``writer`` names the writer across restarts: it takes over what its predecessor of that name left.
-    A request may take ``timeout_s`` plus its bytes at ``slowest_bytes_per_s``.
+    A request may take ``timeout_s`` plus its bytes at ``slowest_bytes_per_s``; while the store opens, when connections
+    are made and names resolved, ``open_timeout_s`` instead.
     """
 
     capacity_bytes: int
@@ -32,6 +33,7 @@ class ObjectOptions:
     range_bytes: int = 8 << 20
     coalesce_gap_bytes: int = 64 << 10
     timeout_s: float = 2.0
+    open_timeout_s: float = 10.0
     slowest_bytes_per_s: int = 32 << 20
     ttl_s: float = 86400.0
     expiry_grace_s: float = 600.0
@@ -70,6 +72,7 @@ class ObjectOptions:
         if self.pack_buffers < 2:
             raise UsageError("pack_buffers must be at least 2: one fills while another is sent")
 
-    def deadline_s(self, size_bytes: int) -> float:
-        """Return how long a request that moves ``size_bytes`` may take."""
-        return self.timeout_s + size_bytes / self.slowest_bytes_per_s
+    @property
+    def longest_s(self) -> float:
+        """How long any one request may take."""
+        return max(self.timeout_s, self.open_timeout_s) + 2 * self.pack_bytes / self.slowest_bytes_per_s

@@ -121,7 +121,7 @@ class Publisher:
         return ManifestName(int(now_s * 1000), int(expires_s) + 1, state.options.writer, state.session, number, full)
 
     async def _put(self, path: str, data: bytes) -> None:
-        client, timeout_s = self._state.client, self._state.options.deadline_s(len(data))
+        client, timeout_s = self._state.client, self._state.deadline_s(len(data))
         try:
             await client.put_new(path, data, timeout_s=timeout_s)
         except RequestError as error:

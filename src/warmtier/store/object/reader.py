@@ -120,7 +120,7 @@ class Reader:
         for fetch in fetches:
             for number, _ in fetch.wanted:
                 outcomes[number] = ReadOutcome.TIMEOUT
-        allowed_s = state.options.deadline_s(sum(fetch.length for fetch in fetches))
+        allowed_s = state.deadline_s(sum(fetch.length for fetch in fetches))
         deadline_s = time.perf_counter() + allowed_s
         answers: SimpleQueue[Answer] = SimpleQueue()
         running = [state.client.spawn(self._fetch(fetch, answers)) for fetch in fetches]
@@ -136,7 +136,7 @@ class Reader:
         state = self._state
         async with self._slots:
             try:
-                timeout_s = state.options.deadline_s(fetch.length)
+                timeout_s = state.deadline_s(fetch.length)
                 path = state.pack_path(fetch.pack)
                 answers.put((fetch, await state.client.get(path, fetch.start, fetch.length, timeout_s=timeout_s)))
             except RequestError as error:

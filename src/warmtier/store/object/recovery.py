@@ -29,7 +29,7 @@ async def adopt(state: State, publisher: Publisher, manifests: Sequence[Found]) 
     """
     writer = state.options.writer
     directory = state.pack_path(f"{writer}/")
-    listed = await state.client.list_after(directory, None, timeout_s=state.options.timeout_s)
+    listed = await state.client.list_after(directory, None, timeout_s=state.timeout_s)
     left = [_Left(name, item) for item in listed if (name := parse_pack(writer, item.path.rsplit("/", 1)[-1]))]
     await asyncio.gather(*(_adopt_pack(state, each) for each in left))
     with state.lock:
@@ -80,4 +80,4 @@ async def _read_index(state: State, item: Listed) -> PackIndex | None:
 
 
 async def _range(state: State, path: str, start: int, length: int) -> memoryview:
-    return await state.client.get(path, start, length, timeout_s=state.options.deadline_s(length))
+    return await state.client.get(path, start, length, timeout_s=state.deadline_s(length))

@@ -56,6 +56,7 @@ class State:
     counters: Counters = field(default_factory=Counters)
     clock_offset_s: float = 0.0
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    opened: bool = False
     failing: bool = False
     drafts: set[Draft] = field(default_factory=set)
     lost: list[Key] = field(default_factory=list)
@@ -70,6 +71,15 @@ class State:
     def root(self) -> str:
         """Where everything of this namespace lies."""
         return root_of(self.prefix, self.namespace)
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a request without data may take now."""
+        return self.options.timeout_s if self.opened else max(self.options.timeout_s, self.options.open_timeout_s)
+
+    def deadline_s(self, size_bytes: int) -> float:
+        """Return how long a request that moves ``size_bytes`` may take now."""
+        return self.timeout_s + size_bytes / self.options.slowest_bytes_per_s
 
     def now_s(self) -> float:
         """Return the time by the server's clock, in seconds since 1970."""
@@ -97,7 +107,7 @@ class State:
         with self.lock:
             paths = list(self.doomed)
         if paths:
-            await self.client.delete(paths, timeout_s=self.options.timeout_s)
+            await self.client.delete(paths, timeout_s=self.timeout_s)
             with self.lock:
                 gone = set(paths)
                 self.doomed = [path for path in self.doomed if path not in gone]

@@ -66,6 +66,7 @@ class ObjectStore:
             raise self._explain(error) from None
         self._state, self._closed = state, False
         with state.lock:
+            state.opened = True
             found, _ = state.index.take_changes()
         return found
 
@@ -87,7 +88,7 @@ class ObjectStore:
         path = await self._publisher.publish(full=True)
         between_s = (before_s + self._wall()) / 2
         directory = state.manifest_path("")
-        listed = await state.client.list_after(directory, path[:-1], timeout_s=self._options.timeout_s)
+        listed = await state.client.list_after(directory, path[:-1], timeout_s=state.timeout_s)
         offset_s = next((item.modified_s - between_s for item in listed if item.path == path), 0.0)
         if abs(offset_s) > _CLOCK_TOLERANCE_S:
             logger.warning("this machine's clock differs from the object storage's by %.0f s", -offset_s)
@@ -201,12 +202,12 @@ class ObjectStore:
         if state is None or self._closed:
             return
         waiting_bytes = state.options.pack_bytes * state.options.pack_buffers
-        if not self.flush(state.options.deadline_s(waiting_bytes)):
+        if not self.flush(state.deadline_s(waiting_bytes)):
             logger.warning("the object tier closes with chunks that were not stored")
         self._closed = True
         try:
             if not self._options.read_only:
-                state.client.run(self._conclude(state), 4 * state.options.timeout_s)
+                state.client.run(self._conclude(state), 4 * state.timeout_s)
         except RequestError as error:
             logger.warning("the object tier could not publish its last manifest: %s", error)
         finally:

@@ -52,14 +52,14 @@ class Uploader:
         return draft.region.view[:size_bytes]
 
     async def _send(self, path: str, view: memoryview) -> None:
-        timeout_s = self._state.options.deadline_s(len(view))
+        timeout_s = self._state.deadline_s(len(view))
         for attempt in range(_ATTEMPTS):
             try:
                 await self._state.client.put_new(path, view, timeout_s=timeout_s)
             except RequestError as error:
                 if error.failure is Failure.EXISTS:
                     return  # only this session makes this name: an attempt that looked failed has arrived
-                if error.failure is Failure.DENIED or attempt == _ATTEMPTS - 1:
+                if error.failure is not Failure.UNAVAILABLE or attempt == _ATTEMPTS - 1:
                     raise
             else:
                 return

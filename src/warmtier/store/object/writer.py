@@ -43,7 +43,7 @@ class Writer:
         """Store chunks in order; waits for memory at most for the deadline of their bytes."""
         state = self._state
         size_bytes = sum(write.data.nbytes for write in writes)
-        call = _Call(time.monotonic() + state.options.deadline_s(size_bytes))
+        call = _Call(time.monotonic() + state.deadline_s(size_bytes))
         failing = state.failing
         for number, write in enumerate(writes):
             call.result.outcomes.append(self._put_one(number, write, call))
