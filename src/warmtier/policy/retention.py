@@ -256,7 +256,8 @@ class RetentionPolicy(EvictionPolicy[K]):
         return victims
 
     def _cap(self, priority: int, count: int) -> int:
-        if priority > DEFAULT_PRIORITY and self._high + count > self.max_high_share * self.capacity and not self.exact:
+        bounded = self.max_high_share < 1.0 and not self.exact
+        if bounded and priority > DEFAULT_PRIORITY and self._high + count > self.max_high_share * self.capacity:
             self.capped += count
             return DEFAULT_PRIORITY
         return priority

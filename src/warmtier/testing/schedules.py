@@ -31,6 +31,7 @@ class Setup:
     steps: int
     read_budget: int
     calibration: Calibration | None
+    reset_rate: float
 
 
 def make_setup(seed: int, steps: int) -> Setup:
@@ -66,6 +67,7 @@ def make_setup(seed: int, steps: int) -> Setup:
         steps,
         rng.choice([4, 24]),
         _calibration(rng),
+        rng.choice([0.0, 0.01, 0.1]),
     )
 
 
@@ -159,6 +161,10 @@ class Schedule:
         for live in list(self.live):
             self._advance(live)
             check(world.cache)
+        # As in vLLM, others were looked up between a request's lookup and its load.
+        for live in [live for live in self.live if live.phase == "admitted"]:
+            self._load(live)
+        check(world.cache)
         world.perform()
         world.cache.tick(world.now)
         check(world.cache)
@@ -172,10 +178,10 @@ class Schedule:
         if dice < 0.02:
             tier = self.rng.choice(["host", *world.stores])
             world.cache.set_mode(tier, self.rng.choice([TierMode.OFF, TierMode.ON]), world.now)
-        elif dice < 0.03:
-            self._reset()
-        elif dice < 0.035:
+        elif dice < 0.025:
             self._restart()
+        elif dice > 1.0 - self.setup.reset_rate:
+            self._reset()
         check(world.cache)
 
     def _reset(self) -> None:
@@ -251,7 +257,7 @@ class Schedule:
         live.epoch = world.epoch
         keys = live.path[live.start : live.start + answer.usable]
         if keys and self.rng.random() < 0.9:
-            self._load(live, keys)
+            live.phase, live.loading = "admitted", keys
         elif not keys:
             live.phase, live.done = "running", live.start
 
@@ -261,14 +267,14 @@ class Schedule:
         if waited_s > 2.0:
             raise BrokenInvariantError(f"a request has waited for {waited_s:.2f} s")
 
-    def _load(self, live: _Live, keys: list[Key]) -> None:
-        world = self.world
+    def _load(self, live: _Live) -> None:
+        world, keys = self.world, live.loading
         self.loads += 1
         slots = world.cache.pin_for_load(live.request, keys, world.now)
         expected: list[Value] = [(key, world.epoch) for key in keys]
         for slot, value in zip(slots, expected, strict=True):
             world.require(slot, value, "load")
-        live.phase, live.loading = "loading", keys
+        live.phase = "loading"
         ok, epoch = not world.chance(world.faults.transfer_fails), world.epoch
 
         def end() -> None:

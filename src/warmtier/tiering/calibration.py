@@ -10,8 +10,9 @@ A JSON object, every field in base units::
      "links": {"host": {"bytes_per_second": 5.0e10, "fixed_seconds": 0.002},
                "nvme": {"bytes_per_second": 6.0e9, "fixed_seconds": 0.001}}}
 
-``links`` is keyed by tier name; ``host`` is host memory to the device. A link's time for n bytes is
-``fixed_seconds + n / bytes_per_second``; prefill of tokens [i, j) takes ``a (j - i) + c (j^2 - i^2) / 2``.
+``engine`` (optional, see EngineSpeed) serves the simulator. ``links`` is keyed by tier name; ``host`` is host memory
+to the device. A link's time for n bytes is ``fixed_seconds + n / bytes_per_second``; prefill of tokens [i, j) takes
+``a (j - i) + c (j^2 - i^2) / 2``.
 """
 
 from __future__ import annotations
@@ -48,12 +49,29 @@ class LinkSpeed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.fixed_seconds + size_bytes / self.bytes_per_second
 
 
+class EngineSpeed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long an engine's steps take beside prefill; only the simulator asks.
+
+    A step: ``step_seconds``, ``seconds_per_sequence`` that decodes, ``seconds_per_context_token`` of these. A step
+    without work: ``idle_step_seconds``. ``front_seconds``: from the client to the scheduler and back. ``steal``: the
+    share of a concurrent copy's time that is added to a step.
+    """
+
+    step_seconds: float
+    seconds_per_sequence: float = 0.0
+    seconds_per_context_token: float = 0.0
+    idle_step_seconds: float = 0.001
+    front_seconds: float = 0.0
+    steal: float = 0.0
+
+
 class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of a calibration file."""
 
     version: Literal[1]
     prefill: PrefillSpeed
     links: Mapping[str, LinkSpeed]
+    engine: EngineSpeed | None = None
     namespace: str = ""
     measured_at: str = ""
     machine: str = ""
@@ -89,6 +107,9 @@ def _check(found: Calibration, place: str) -> None:
     prefill = found.prefill
     if prefill.seconds_per_token <= 0 or prefill.seconds_per_token_per_position < 0:
         raise ConfigError(f"{place}: prefill times must be positive, got {prefill}")
+    engine = found.engine
+    if engine is not None and min(msgspec.structs.astuple(engine)) < 0:
+        raise ConfigError(f"{place}: engine times must not be negative, got {engine}")
     for name, link in found.links.items():
         if link.bytes_per_second <= 0 or link.fixed_seconds < 0:
             raise ConfigError(f"{place}: link {name!r} needs a positive bandwidth and no negative time, got {link}")

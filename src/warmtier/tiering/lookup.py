@@ -183,6 +183,7 @@ class ReadPath:
         if request.waiting_since_s is None:
             request.waiting_since_s = now
             request.wait_until_s = now + self._state.config.pending_deadline_s
+        self._state.index.hold(list(plan.slots))
         for piece in plan.pieces:
             if piece.tier is None:
                 continue
