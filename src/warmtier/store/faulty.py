@@ -59,6 +59,7 @@ class FaultyStore:
 
     def __init__(self, inner: Store, plan: FaultPlan, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._inner = inner
+        self.kind: TierKind = inner.kind
         self.plan = plan
         self._sleep = sleep
         self._random = random.Random(plan.seed)
@@ -66,11 +67,6 @@ class FaultyStore:
         self._released = threading.Event()
         self._torn: set[Key] = set()
         self.injected: dict[Fault, int] = dict.fromkeys(Fault, 0)
-
-    @property
-    def kind(self) -> TierKind:
-        """The kind of the wrapped store."""
-        return self._inner.kind
 
     @property
     def capacity_bytes(self) -> int:

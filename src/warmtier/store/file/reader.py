@@ -10,7 +10,6 @@ import errno
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -104,7 +103,7 @@ class Reader:
         for item in items:
             if len(item.into) != item.place[2]:
                 item.outcome = ReadOutcome.CORRUPT
-        self._run(list(self._pieces([item for item in items if item.outcome is ReadOutcome.OK])))
+        self._run([item for item in items if item.outcome is ReadOutcome.OK])
         moved = [item.position for item in items if item.outcome is not ReadOutcome.OK and self._judge(item)]
         for item in items:
             outcomes[item.position] = item.outcome
@@ -128,9 +127,7 @@ class Reader:
         shared.say_once(f"read {item.outcome}", "a chunk in %s is lost and a miss from now on (%s)", where, why)
         return False
 
-    def _pieces(self, items: list[_Item]) -> Iterator[_Piece]:
-        total = sum(record_bytes(item.place[2]) for item in items)
-        limit = min(PIECE_BYTES, max(_LEAST_PIECE_BYTES, total // self._threads))
+    def _pieces(self, items: list[_Item], limit: int) -> Iterator[_Piece]:
         piece: _Piece | None = None
         for item in items:
             segment, offset, length = item.place
@@ -163,12 +160,17 @@ class Reader:
         piece.parts.append(_Part(item, page, view, frame, last))
         piece.size_bytes += padded(len(view)) + (PAGE if first else 0)
 
-    def _run(self, pieces: list[_Piece]) -> None:
-        if len(pieces) == 1:
-            self._consume(pieces[0], self._read(pieces[0]))
+    def _run(self, items: list[_Item]) -> None:
+        """Read pieces in other threads and check them here, in order; a single piece is read here."""
+        total_bytes = sum(record_bytes(item.place[2]) for item in items)
+        limit = min(PIECE_BYTES, max(_LEAST_PIECE_BYTES, total_bytes // self._threads))
+        pieces = self._pieces(items, limit)
+        if total_bytes <= limit:
+            for piece in pieces:
+                self._consume(piece, self._read(piece))
             return
-        futures: list[Future[OSError | int]] = [self._shared.threads.submit(self._read, piece) for piece in pieces]
-        for piece, future in zip(pieces, futures, strict=True):
+        running = [(piece, self._shared.threads.submit(self._read, piece)) for piece in pieces]
+        for piece, future in running:
             self._consume(piece, future.result())
 
     def _read(self, piece: _Piece) -> OSError | int:
