@@ -24,9 +24,13 @@ class Link:
         self.busy_s = 0.0
         self._free_at = [0.0] * parallel
 
+    def next_start_s(self, now: float) -> float:
+        """Return when a transfer queued now would start."""
+        return max(now, self._free_at[0])
+
     def submit(self, size_bytes: int, now: float) -> float:
         """Queue a transfer; return when it ends."""
-        start_s = max(now, self._free_at[0])
+        start_s = self.next_start_s(now)
         stream_s = size_bytes / self.speed.bytes_per_second
         # The fixed costs of several requests overlap, their bytes share the medium one after the other.
         moved_s = max(start_s + self.speed.fixed_seconds, self.busy_until_s) + stream_s
@@ -53,14 +57,12 @@ class Medium:
 class Media:
     """Performs the actions of a ``TieredCache`` on simulated media and queues their results.
 
-    Results are handed out by ``take_results``, as an engine asks for them once per step. A promotion fails for chunks
-    that the store has lost, and for all if it comes after its deadline, as the executor of production has it.
+    Results are handed out by ``take_results``, as an engine asks for them once per step. As the executor of production
+    has it: a read that cannot start before its deadline is not done at all; writes and deletions keep their order.
     """
 
     def __init__(self, loop: Loop, tiers: tuple[ColdModel, ...], chunk_bytes: int) -> None:
-        self.tiers = {
-            tier.name: Medium(tier, Link(tier.read, tier.parallel), Link(tier.write, tier.parallel)) for tier in tiers
-        }
+        self.tiers = {tier.name: Medium(tier, Link(tier.read, tier.parallel), Link(tier.write)) for tier in tiers}
         self.in_flight = 0
         self._loop = loop
         self._chunk_bytes = chunk_bytes
@@ -74,11 +76,8 @@ class Media:
                 self._promote(medium, action)
             elif isinstance(action, Demote | Migrate):
                 self._write(medium, action)
-            elif isinstance(action, Delete):
-                medium.held.difference_update(action.keys)
-                medium.deletes += len(action.keys)
-            elif isinstance(action, Clear):
-                medium.held.clear()
+            elif isinstance(action, Delete | Clear):
+                self._delete(medium, action)
 
     def take_results(self) -> list[JobResult]:
         """Return the results since the last call, in the order in which they came."""
@@ -86,19 +85,28 @@ class Media:
         return results
 
     def _promote(self, medium: Medium, action: Promote) -> None:
-        now = self._loop.now
+        now, job = self._loop.now, action.job_id
+        start_s = medium.read.next_start_s(now)
+        if start_s >= action.deadline_s:
+            result = JobResult(job, [False] * len(action.keys), seconds=start_s - now, timed_out=True)
+            self._later(start_s, result)
+            return
         there = [key in medium.held for key in action.keys]
         size_bytes = self._chunk_bytes * sum(there)
         done_s = medium.read.submit(size_bytes, now)
-        late = done_s > action.deadline_s
-        result = JobResult(
-            action.job_id,
-            [ok and not late for ok in there],
-            seconds=done_s - now,
-            size_bytes=size_bytes,
-            timed_out=late,
-        )
-        self._later(done_s, result)
+        self._later(done_s, JobResult(job, there, seconds=done_s - now, size_bytes=size_bytes))
+
+    def _delete(self, medium: Medium, action: Delete | Clear) -> None:
+        keys = set(action.keys)
+        medium.deletes += len(keys)
+
+        def forget() -> None:
+            medium.held.difference_update(keys)
+
+        if medium.write.busy_until_s > self._loop.now:
+            self._loop.at(medium.write.busy_until_s, forget)
+        else:
+            forget()
 
     def _write(self, medium: Medium, action: Demote | Migrate) -> None:
         now = self._loop.now
@@ -106,8 +114,10 @@ class Media:
         start_s = now
         if isinstance(action, Migrate):
             start_s = self.tiers[action.source].read.submit(size_bytes, now)
+        start_s = medium.write.next_start_s(start_s)
         done_s = medium.write.submit(size_bytes, start_s)
-        result = JobResult(action.job_id, [True] * len(action.keys), seconds=done_s - now, size_bytes=size_bytes)
+        seconds = done_s - start_s
+        result = JobResult(action.job_id, [True] * len(action.keys), seconds=seconds, size_bytes=size_bytes)
 
         def hold() -> None:
             medium.held.update(action.keys)
