@@ -1,0 +1,218 @@
+"""Real vLLM servers for the tests: a tiny random-weight model where digests judge, SmolLM2 where texts do."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warmtier.bench.scrape import Scrape, scrape
+from warmtier.bench.server import Server
+from warmtier.engines.vllm.slab_files import slab_files
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+BLOCK_TOKENS = 128
+DEVICE_BLOCKS = 19
+TINY = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 2048,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "bos_token_id": 0,
+    "eos_token_id": 2047,
+    "torch_dtype": "bfloat16",
+    "use_sliding_window": False,
+}
+
+
+def smollm2() -> Path | None:
+    """Return the directory of the real model, or None where it was not prepared."""
+    path = Path(os.environ.get("WARMTIER_MODEL", REPOSITORY / "models" / "SmolLM2-135M-Instruct"))
+    return path if (path / "config.json").exists() else None
+
+
+@dataclass
+class Answer:
+    """What came back for one request."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class VllmServer(Server):
+    """A server with warmtier. ``directory`` gets its log, its fault switches and its digest log."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        model: Path | None = None,
+        blocks_per_chunk: int = 1,
+        capacity: str = "256MiB",
+        tensor_parallel: int = 1,
+        dtype: str = "bfloat16",
+        connector: str = "OffloadingConnector",
+        settings: dict[str, Any] | None = None,
+        flags: Sequence[str] = (),
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.faults_path = directory / "faults.json"
+        self.digests_path = directory / "digests"
+        self.ranks = tensor_parallel
+        if model is None:
+            model = directory / "tiny"
+            model.mkdir(exist_ok=True)
+            (model / "config.json").write_text(json.dumps(TINY))
+            flags = ["--load-format", "dummy", "--skip-tokenizer-init", *flags]
+        self.model = str(model)
+        self.engine_id = f"test-{os.getpid()}-{directory.name}"
+        transfer = {
+            "kv_connector": connector,
+            "engine_id": self.engine_id,
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": {
+                "spec_name": "FaultySpec",
+                "spec_module_path": "vllm_faulty_spec",
+                "blocks_per_chunk": blocks_per_chunk,
+                "warmtier": {"host": {"capacity": capacity}, "engine": {"verify": "always"}, **(settings or {})},
+            },
+        }
+        command = [
+            sys.executable, "-m", "vllm.entrypoints.openai.api_server",
+            "--model", self.model, "--dtype", dtype, "--enforce-eager", "--max-model-len", "2048",
+            "--num-gpu-blocks-override", str(DEVICE_BLOCKS), "--block-size", str(BLOCK_TOKENS),
+            "--enable-prompt-tokens-details", "--no-enable-log-requests",
+            "--tensor-parallel-size", str(tensor_parallel),
+            "--kv-transfer-config", json.dumps(transfer), *flags,
+        ]  # fmt: skip
+        super().__init__(command, directory / "server.log", environment=self._variables(), start_timeout_s=280)
+
+    def _variables(self) -> dict[str, str]:
+        binding = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if self.ranks > 1 else {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
+        return {
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "OMP_NUM_THREADS": "1",
+            "VLLM_SERVER_DEV_MODE": "1",
+            "WARMTIER_TEST_FAULTS": str(self.faults_path),
+            "WARMTIER_DIGEST_LOG": str(self.digests_path),
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+            **binding,
+        }
+
+    def shared_memory(self) -> list[Path]:
+        """Return what of this server's files is left in /dev/shm."""
+        files = slab_files(self.engine_id)
+        return [path for path in (files.slab, files.lock) if path.exists()]
+
+    def fault(self, **faults: Any) -> None:
+        """Switch faults; none named means none."""
+        temporary = self.faults_path.with_suffix(".new")
+        temporary.write_text(json.dumps(faults))
+        temporary.replace(self.faults_path)
+
+    def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 120.0) -> Any:
+        """POST and return the parsed answer."""
+        data = json.dumps(body or {}).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.base_url}{path}", data, headers)  # noqa: S310 - loopback
+        with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310
+            text = response.read()
+        return json.loads(text) if text else None
+
+    def complete(self, prompt: Sequence[int], max_tokens: int = 1, **extra: Any) -> Answer:
+        """Run one greedy request."""
+        body = {
+            "model": self.model,
+            "prompt": list(prompt),
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "logprobs": 1,
+            "ignore_eos": True,
+            "return_token_ids": True,
+            "detokenize": False,
+            **extra,
+        }
+        answer = self.post("/v1/completions", body)
+        choice, usage = answer["choices"][0], answer["usage"]
+        details = usage.get("prompt_tokens_details") or {}
+        logprobs = (choice.get("logprobs") or {}).get("token_logprobs") or []
+        return Answer(choice["token_ids"], logprobs, usage["prompt_tokens"], details.get("cached_tokens") or 0)
+
+    def metrics(self) -> Scrape:
+        """Read /metrics."""
+        return scrape(self.base_url)
+
+    def reset(self) -> None:
+        """Empty the device's prefix cache and the tiers."""
+        self.post("/reset_prefix_cache?reset_external=true")
+
+    def reset_device(self) -> None:
+        """Empty the device's prefix cache alone."""
+        self.post("/reset_prefix_cache")
+
+    def settle(self, timeout_s: float = 20.0) -> None:
+        """Wait until every store has ended: vLLM ends them in the steps after the request."""
+        deadline_s = time.monotonic() + timeout_s
+        last = -1
+        while time.monotonic() < deadline_s:
+            now = len(self.digests())
+            if now == last:
+                return
+            last = now
+            time.sleep(0.25)
+        raise TimeoutError("stores do not end")
+
+    def digests(self) -> list[dict[str, Any]]:
+        """Return the digest log of all ranks."""
+        lines: list[dict[str, Any]] = []
+        for rank in range(self.ranks):
+            path = Path(f"{self.digests_path}.{rank}")
+            if path.exists():
+                lines += [json.loads(line) for line in path.read_text().splitlines()]
+        return lines
+
+
+def judge_digests(lines: Sequence[dict[str, Any]]) -> int:
+    """Check that every block that was loaded equals what was stored for it; return how many were compared.
+
+    A key may be stored again later with other bits (bf16 depends on batch shapes): any earlier store may be the one.
+    """
+    stored: dict[tuple[str, int, int], set[int]] = {}
+    compared = 0
+    for line in lines:
+        place = (line["key"], line["rank"], line["place"])
+        if line["op"] == "store":
+            stored.setdefault(place, set()).add(line["digest"])
+        elif not line["failed"]:
+            assert line["digest"] in stored[place], f"loaded bytes differ from stored ones: {line}"
+            compared += 1
+    return compared
+
+
+def prompt_tokens(seed: int, count: int, vocabulary: int = 2000) -> list[int]:
+    """Return a random prompt for the tiny model."""
+    rng = random.Random(seed)
+    return [rng.randrange(1, vocabulary) for _ in range(count)]
