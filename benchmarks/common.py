@@ -72,7 +72,7 @@ def emit(
 def _table(rows: list[Row], write: Callable[[str], object]) -> None:
     if not rows:
         return
-    columns = list(rows[0])
+    columns = list(dict.fromkeys(column for row in rows for column in row))
     cells = [columns] + [[_cell(row.get(column)) for column in columns] for row in rows]
     widths = [max(len(line[n]) for line in cells) for n in range(len(columns))]
     for line in cells:

@@ -28,7 +28,7 @@ from warmtier.store.file.format import (
 from warmtier.store.file.io import Directory, aligned
 from warmtier.store.file.segment import Segment, segment_number
 from warmtier.store.file.shared import Shared
-from warmtier.store.file.snapshot import SegmentIndex, read_snapshot, records_of
+from warmtier.store.file.snapshot import SegmentIndex, read_snapshot
 
 _WINDOW_BYTES: Final = 1 << 20
 
@@ -103,11 +103,9 @@ def _restore(
     shared: Shared, segment: Segment, header: SegmentHeader, known: SegmentIndex | None, result: Recovery
 ) -> None:
     start = PAGE
-    if known is not None and known.sequence == segment.sequence:
+    if known is not None and known.sequence == segment.sequence and known.used_bytes <= segment.size_bytes:
         start = known.used_bytes
-        for key, offset, length in records_of(known):
-            if offset + record_bytes(length) <= segment.size_bytes:
-                shared.index.publish(key, segment, offset, length)
+        shared.index.load(segment, known.keys, known.offsets, known.lengths)
     segment.used_bytes = start
     end = min(header.used_bytes, segment.size_bytes) if header.sealed else segment.size_bytes
     try:

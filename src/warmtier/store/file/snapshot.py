@@ -30,7 +30,7 @@ class SegmentIndex(msgspec.Struct, array_like=True, frozen=True):
     number: int
     sequence: int
     used_bytes: int
-    keys: list[bytes]
+    keys: list[Key]
     offsets: list[int]
     lengths: list[int]
 
@@ -134,10 +134,3 @@ def remove_snapshot(directory: Directory) -> None:
     for name in (SNAPSHOT_NAME, _TEMPORARY):
         with contextlib.suppress(OSError):
             directory.unlink(name)
-
-
-def records_of(entry: SegmentIndex) -> list[tuple[Key, int, int]]:
-    """Return (key, offset, payload bytes) of the records in ``entry``."""
-    return [
-        (Key(key), offset, length) for key, offset, length in zip(entry.keys, entry.offsets, entry.lengths, strict=True)
-    ]
