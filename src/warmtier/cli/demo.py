@@ -28,6 +28,7 @@ _ENVIRONMENT: Final = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",  # waiting threads must not take the cores from those that are awaited
     "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",  # compute on every core; otherwise one of two stays idle
 }
 _NAMES: Final = {"without": "without offload", "host_tier": "with the host tier"}
