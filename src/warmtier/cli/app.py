@@ -29,6 +29,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "config": ("warmtier.cli.config", "Check a configuration and print what vLLM needs to be told."),
     "trace": ("warmtier.cli.trace", "Look at traffic: profile, record, convert, disguise, sample or make a trace."),
     "sim": ("warmtier.cli.sim", "Ask what a policy or a size would have done on a trace."),
+    "calibrate": ("warmtier.cli.calibrate", "Measure this machine and a running server; write the calibration file."),
     "tier": ("warmtier.cli.tier", "Look into the directory of a file tier: list, verify, collect."),
 }
 """Name: (module, one line for the help)."""

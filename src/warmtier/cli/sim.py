@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
-from warmtier.cli import sim_run
+from warmtier.cli import sim_run, sim_validate
 from warmtier.cli.output import DebugOption, Format, FormatOption, Output, OutputOption, QuietOption, Table
 from warmtier.cli.trace_options import (
     BlockOption,
@@ -58,6 +58,9 @@ def group() -> None:
     """Ask what a policy or a size would have done on a trace."""
 
 
+app.command()(sim_validate.validate)
+
+
 @app.command()
 def run(
     trace: TraceArgument,
@@ -99,38 +102,11 @@ def run(
     """Play a trace through an engine with tiers: hits, times, transfers, cost. Same input, same output."""
     from warmtier.sim.run import simulate
 
+    spec = sim_run.spec_of(locals())
     options = read_options(
         format_name, block_tokens, chunk_tokens, skip_bad, session_starts, session_gap, seed, tokenizer=tokenizer
     )
     opened = open_trace(trace, options)
-    chosen = {
-        "policy": policy,
-        "cold_policy": cold_policy,
-        "host_tier": host_tier,
-        "file_tier": file_tier,
-        "object_tier": object_tier,
-        "touches": touches,
-        "cold_touches": cold_touches,
-        "placement": placement,
-        "blocks_per_chunk": blocks_per_chunk,
-    }
-    spec = replace(
-        SimSpec(
-            sim_run.need_device(device_tokens),
-            model=model,
-            calibration=sim_run.read_text(calibration),
-            achieved_flops=achieved_flops,
-            step_time=step_time,
-            host_link=host_link,
-            file_link=file_link,
-            object_link=object_link,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            concurrency=max_concurrency,
-            engine_price=engine_price,
-        ),
-        **{name: sim_run.one(name, text) for name, text in chosen.items()},  # type: ignore[arg-type]
-    )
     result = simulate(spec.settings(opened.trace.chunk_tokens), opened.trace)
     out = Output(format, output, quiet=quiet)
     report_problems(out, opened)

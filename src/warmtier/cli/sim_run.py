@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -94,6 +94,21 @@ def one(name: str, text: str) -> str | int:
     if len(values) > 1:
         raise UsageError(f"--{name.replace('_', '-')} {text!r}: one value is needed", fix="use `warmtier sim sweep`")
     return values[0]
+
+
+def spec_of(given: Mapping[str, Any]) -> SimSpec:
+    """Return the simulation that the options of ``sim run``, by name, describe. Raises UsageError."""
+    same = (
+        "model", "achieved_flops", "step_time", "host_link", "file_link", "object_link", "max_num_batched_tokens",
+        "max_num_seqs", "engine_price",
+    )  # fmt: skip
+    return SimSpec(
+        need_device(given["device_tokens"]),
+        calibration=read_text(given["calibration"]),
+        concurrency=given["max_concurrency"],
+        **{name: given[name] for name in same},
+        **{name: one(name, given[name]) for name in SWEPT},  # type: ignore[arg-type]
+    )
 
 
 def need_device(device_tokens: int | None) -> int:

@@ -51,15 +51,15 @@ def _admitter(touches: int, chunks: int) -> Admitter[Key] | None:
 
 
 class Simulation:
-    """One run. ``cache`` and ``watch`` are for tests that compare it with production, decision by decision."""
+    """One run. ``cache``: a cache that was built elsewhere, instead of one of the settings' own."""
 
-    def __init__(self, settings: SimSettings) -> None:
+    def __init__(self, settings: SimSettings, cache: TieredCache | None = None) -> None:
         self.settings = settings
         self.loop = Loop()
         self.measures = Measures(settings.engine.block_tokens, settings.engine.prefill, settings.model)
         self.connector: Connector | None = None
         if settings.host is not None:
-            cache = build_cache(settings, settings.host)
+            cache = cache or build_cache(settings, settings.host)
             media = Media(self.loop, settings.cold, settings.chunk_bytes)
             self.connector = Connector(
                 self.loop, cache, media, settings.host, settings.chunk_tokens, settings.chunk_bytes
@@ -87,7 +87,10 @@ class Simulation:
             fix = f"give the engine blocks of {request.chunk_tokens} tokens"
             raise UsageError(f"the trace has chunks of {request.chunk_tokens} tokens, not the engine's blocks", fix=fix)
         in_turn = self.settings.concurrency is not None
-        asked_s = self.loop.now if in_turn else max(self.loop.now, request.arrival_s)
+        first = self._count < (self.settings.concurrency or 0)
+        asked_s = self.loop.now + (0.0 if first else self.settings.pause_s)
+        if not in_turn:
+            asked_s = max(self.loop.now, request.arrival_s)
         keys = chunk_keys(request.full_keys, self.settings.blocks_per_chunk)
         made = SimRequest(self._count, request, asked_s, keys, max(1, request.output_tokens), request.prompt_tokens)
         self._count += 1

@@ -75,7 +75,8 @@ class ColdModel:
 
 @dataclass(frozen=True, slots=True)
 class SimSettings:
-    """One simulation. ``concurrency``: so many requests in flight, one after the other; None: as they arrived.
+    """One simulation. Without ``concurrency`` requests come as they arrived, else so many are kept in flight: the next
+    is sent ``pause_s`` after one has ended.
 
     ``kv_bytes_per_token`` or ``model`` say how large chunks are; the model also weighs hits by FLOPs. ``calibration``
     is what production would know for load or recompute.
@@ -89,6 +90,7 @@ class SimSettings:
     model: ModelShape | None = None
     calibration: Calibration | None = None
     concurrency: int | None = None
+    pause_s: float = 0.0
     engine_price_per_hour: float = 0.0
     cache: dict[str, float] = field(default_factory=dict)
 
