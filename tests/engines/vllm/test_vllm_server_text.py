@@ -28,9 +28,7 @@ OUTPUT = 16
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     dtype, blocks_per_chunk = request.param
     path = tmp_path_factory.mktemp(f"text-{dtype}")
-    with VllmServer(
-        directory, model=smollm2(), blocks_per_chunk=blocks_per_chunk, capacity="640MiB", dtype=dtype
-    ) as up:
+    with VllmServer(path, model=smollm2(), blocks_per_chunk=blocks_per_chunk, capacity="640MiB", dtype=dtype) as up:
         yield up
         up.grace_s = (60.0, 5.0, 5.0)
         up.stop()
