@@ -9,6 +9,7 @@ segments counts.
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import statistics
 import sys
@@ -104,6 +105,42 @@ class VllmFs:
         self._pool.shutdown()
 
 
+class LmcacheFs:
+    """LMCache's native file connector (C++), with as many workers; each submission is one worker's share."""
+
+    def __init__(self, path: Path, chunk: int, threads: int, total: int) -> None:
+        from lmcache.lmcache_fs import LMCacheFSClient
+
+        del total
+        path.mkdir()
+        self._client = LMCacheFSClient(str(path), threads, relative_tmp_dir="", use_odirect=True, read_ahead_size=0)
+        self._chunk = chunk
+        self._threads = threads
+
+    def _share(self, submit: Callable[..., int], slab: memoryview, slots: Sequence[int]) -> None:
+        waiting = set()
+        for n in range(self._threads):
+            mine = slots[n :: self._threads]
+            if mine:
+                views = [slab[s * self._chunk : (s + 1) * self._chunk] for s in mine]
+                waiting.add(submit([f"model@1@0@{_key(s).hex()}" for s in mine], views))
+        while waiting:
+            select.select([self._client.event_fd()], [], [])
+            for number, succeeded, error, _ in self._client.drain_completions():
+                if not succeeded:
+                    raise SystemExit(f"lmcache: {error}")
+                waiting.discard(number)
+
+    def store(self, slab: memoryview, slots: Sequence[int]) -> None:
+        self._share(self._client.submit_batch_set, slab, slots)
+
+    def load(self, slab: memoryview, slots: Sequence[int]) -> None:
+        self._share(self._client.submit_batch_get, slab, slots)
+
+    def close(self) -> None:
+        self._client.close()
+
+
 class Plain:
     """The machine's limit: one preallocated file, a slot per chunk, one call per chunk, nothing checked."""
 
@@ -148,6 +185,13 @@ def _columns() -> dict[str, Callable[[Path, int, int, int], Column]]:
         print(f"no vLLM column: {error}", file=sys.stderr)
     else:
         columns["vllm_fs"] = VllmFs
+    try:
+        import torch  # noqa: F401 - its libraries first
+        from lmcache.lmcache_fs import LMCacheFSClient  # noqa: F401
+    except ImportError as error:
+        print(f"no LMCache column: {error}", file=sys.stderr)
+    else:
+        columns["lmcache_fs"] = LmcacheFs
     return columns
 
 
@@ -264,9 +308,9 @@ def _report(
 ) -> None:
     for side, what in enumerate(("store", "load")):
         row: dict[str, str | int | float | None] = {"chunk": format_size(chunk), "threads": threads, "what": what}
-        for name in ("warmtier", "vllm_fs", "plain"):
+        for name in ("warmtier", "vllm_fs", "plain", "lmcache_fs"):
             row[f"{name}_gbps"] = statistics.median(s[side] for s in speeds[name]) if name in speeds else None
-        for other in ("vllm_fs", "plain"):
+        for other in ("vllm_fs", "plain", "lmcache_fs"):
             row[f"x_{other}"] = None
             if other in speeds:
                 pairs = zip(speeds["warmtier"], speeds[other], strict=True)

@@ -20,8 +20,8 @@ MINE = Namespace(b"mine".ljust(16, b"."))
 SEGMENT = 128 << 10
 
 
-def make(directory: Path, capacity_bytes: int = 4 << 20, namespace: Namespace = MINE, **more: int) -> FileStore:
-    return FileStore(directory, namespace, capacity_bytes=capacity_bytes, segment_bytes=SEGMENT, **more)
+def make(directory: Path, capacity_bytes: int = 4 << 20, namespace: Namespace = MINE) -> FileStore:
+    return FileStore(directory, namespace, capacity_bytes=capacity_bytes, segment_bytes=SEGMENT)
 
 
 def blocks(directory: Path) -> int:

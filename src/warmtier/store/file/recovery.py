@@ -68,8 +68,14 @@ def recover(shared: Shared) -> Recovery:
             own.append((segment, header))
         else:
             result.foreign += 1
-    for segment, header in sorted(own, key=lambda pair: pair[0].sequence):  # the newest of equal keys comes last
-        _restore(shared, segment, header, snapshot.get(segment.number), result)
+    own.sort(key=lambda pair: pair[0].sequence)  # the newest of equal keys comes last
+    known = [snapshot.get(segment.number) for segment, _ in own]
+    scans = [
+        shared.threads.submit(_scan_rest, directory, segment, header, entry)
+        for (segment, header), entry in zip(own, known, strict=True)
+    ]
+    for (segment, header), entry, scanned in zip(own, known, scans, strict=True):
+        _restore(shared, segment, header, entry, scanned.result(), result)
     return result
 
 
@@ -99,28 +105,52 @@ def read_header(directory: Directory, name: str) -> SegmentHeader | None:
         os.close(fd)
 
 
-def _restore(
-    shared: Shared, segment: Segment, header: SegmentHeader, known: SegmentIndex | None, result: Recovery
-) -> None:
-    start = PAGE
-    if known is not None and known.sequence == segment.sequence and known.used_bytes <= segment.size_bytes:
-        start = known.used_bytes
-        shared.index.load(segment, known.keys, known.offsets, known.lengths)
-    segment.used_bytes = start
+class _Scanned(NamedTuple):
+    """What lies behind the part of a segment that the snapshot knows, and the error that ended the scan, if any."""
+
+    start: int
+    found: list[Found]
+    error: OSError | None
+
+
+def _scan_rest(directory: Directory, segment: Segment, header: SegmentHeader, known: SegmentIndex | None) -> _Scanned:
+    start = known.used_bytes if known is not None and _agrees(known, segment) else PAGE
     end = min(header.used_bytes, segment.size_bytes) if header.sealed else segment.size_bytes
+    found: list[Found] = []
     try:
-        for found in scan(shared.directory, segment.name, header, start, end, verify=not header.sealed):
-            result.scanned += 1
-            if found.intact is False:
-                result.torn += 1
-                continue
-            shared.index.publish(found.header.key, segment, found.offset, found.header.length)
-            segment.used_bytes = found.offset + record_bytes(found.header.length)
+        found.extend(scan(directory, segment.name, header, start, end, verify=not header.sealed))
     except OSError as error:
+        return _Scanned(start, found, error)
+    return _Scanned(start, found, None)
+
+
+def _agrees(known: SegmentIndex, segment: Segment) -> bool:
+    return known.sequence == segment.sequence and known.used_bytes <= segment.size_bytes
+
+
+def _restore(
+    shared: Shared,
+    segment: Segment,
+    header: SegmentHeader,
+    known: SegmentIndex | None,
+    scanned: _Scanned,
+    result: Recovery,
+) -> None:
+    if known is not None and _agrees(known, segment):
+        shared.index.load(segment, known.keys, known.offsets, known.lengths)
+    segment.used_bytes = scanned.start
+    for found in scanned.found:
+        result.scanned += 1
+        if found.intact is False:
+            result.torn += 1
+            continue
+        shared.index.publish(found.header.key, segment, found.offset, found.header.length)
+        segment.used_bytes = found.offset + record_bytes(found.header.length)
+    if scanned.error is not None:
         segment.failed = True
-        shared.say_once("scan", "cannot read all of %s (%s)", segment.name, error)
+        shared.say_once("scan", "cannot read all of %s (%s)", segment.name, scanned.error)
     if header.sealed:
-        segment.used_bytes = max(segment.used_bytes, end)
+        segment.used_bytes = max(segment.used_bytes, min(header.used_bytes, segment.size_bytes))
 
 
 def scan(
