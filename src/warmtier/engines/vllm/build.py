@@ -39,14 +39,22 @@ def build_worker(
     vllm_config: Any,  # noqa: ANN401
 ) -> OffloadingWorker:
     """Make the slab, or join it, and the worker that copies to it. Blocks; raises RequirementError."""
+    devices = {tensor.tensor.device.type for tensor in kv_caches.tensors}
+    if not (devices == {"cpu"} or devices in ({"cuda"}, {"xpu"})):
+        raise UnsupportedError(f"there is no copy worker for devices of type {sorted(devices)}")
     for path in remove_stale():
         logger.info("Removed %s, left over from an engine that is gone", path)
-    tensors = [_as_bytes(tensor) for tensor in kv_caches.tensors]
-    rank = config.parallel.rank
-    layout = SlabLayout.fit(
-        settings.host.capacity, config.parallel.world_size, config.cache.blocks_per_chunk, _block_bytes(tensors)
-    )
+    block_bytes = sum(tensor.page_size_bytes for tensor in kv_caches.tensors)
+    ranks, blocks_per_chunk = config.parallel.world_size, config.cache.blocks_per_chunk
+    layout = SlabLayout.fit(settings.host.capacity, ranks, blocks_per_chunk, block_bytes)
     slab = Slab.open(config.engine_id, layout, _facts(config, vllm_config), before=_memory_check(settings))
+    if devices == {"cpu"}:
+        return _host_worker(settings, kv_caches, slab, config.parallel.rank)
+    return _device_worker(kv_caches, slab, config.parallel.rank)
+
+
+def _host_worker(settings: EngineConfig, kv_caches: CanonicalKVCaches, slab: Slab, rank: int) -> OffloadingWorker:
+    tensors = [np.asarray(tensor.tensor.numpy().view(np.uint8)) for tensor in kv_caches.tensors]
     log_path = digest_log_path()
     return HostCopyWorker(
         BlockCopier(_group_stacks(kv_caches, tensors), slab, rank, CHECK_EVERY[settings.engine.verify.value]),
@@ -56,6 +64,16 @@ def build_worker(
         cpus=_parent_cpus(),
         digest_log=DigestLog(log_path, rank) if log_path else None,
     )
+
+
+def _device_worker(kv_caches: CanonicalKVCaches, slab: Slab, rank: int) -> OffloadingWorker:
+    from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker
+
+    from warmtier.engines.vllm.device_worker import DeviceCopyWorker, SlabRegion
+
+    layout = slab.layout
+    worker = CPUOffloadingWorker(kv_caches, layout.blocks_per_chunk, layout.slots, SlabRegion(slab, rank))
+    return DeviceCopyWorker(worker, slab, rank)
 
 
 def build_manager(config: OffloadingConfig, settings: EngineConfig) -> OffloadingManager:
@@ -96,16 +114,6 @@ def _memory_check(settings: EngineConfig) -> Any:  # noqa: ANN401
         check_budget(needed_bytes, settings.engine.memory_headroom)
 
     return check
-
-
-def _as_bytes(tensor: Any) -> np.ndarray:  # noqa: ANN401 - vLLM's CanonicalKVCacheTensor
-    if tensor.tensor.device.type != "cpu":
-        raise UnsupportedError(f"no copy worker for the device {tensor.tensor.device.type!r}")
-    return np.asarray(tensor.tensor.numpy().view(np.uint8))
-
-
-def _block_bytes(tensors: Sequence[np.ndarray]) -> int:
-    return sum(int(tensor.shape[1]) for tensor in tensors)
 
 
 def _group_stacks(kv_caches: CanonicalKVCaches, tensors: Sequence[np.ndarray]) -> list[list[PageStack]]:

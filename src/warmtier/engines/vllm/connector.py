@@ -1,8 +1,8 @@
 """``WarmtierConnector``: vLLM's ``OffloadingConnector`` that survives a failed load.
 
 vLLM's own connector stops the engine when a transfer fails. This thin subclass reports the request instead, and vLLM
-computes it again (``kv_load_failure_policy`` must be ``recompute``). Beyond vLLM's public connector methods it reads two
-names: ``connector_worker.worker`` and ``connector_worker._load_jobs``.
+computes it again (``kv_load_failure_policy`` must be ``recompute``). Beyond vLLM's public connector methods it reads
+two names: ``connector_worker.worker`` and ``connector_worker._load_jobs``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1 import base
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 
 from warmtier.core.errors import ConfigError, UnsupportedError
-from warmtier.engines.vllm.worker import HostCopyWorker
 
 
 class WarmtierConnector(OffloadingConnector):  # type: ignore[misc]
@@ -36,7 +35,7 @@ class WarmtierConnector(OffloadingConnector):  # type: ignore[misc]
         """Make the worker and promise it that failures are handled."""
         super().register_kv_caches(kv_caches)
         worker = self.connector_worker.worker
-        if isinstance(worker, HostCopyWorker):
+        if hasattr(worker, "contain_failures"):  # not the stand-in of an engine without tiers
             worker.contain_failures()
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:  # noqa: ANN401 - vLLM's type
@@ -45,7 +44,7 @@ class WarmtierConnector(OffloadingConnector):  # type: ignore[misc]
         requests = dict(connector._load_jobs)  # noqa: SLF001 - get_finished forgets who asked for which job
         sent, received = self.get_finished(finished_req_ids)
         worker = connector.worker
-        failed = worker.take_failed_loads() if isinstance(worker, HostCopyWorker) else set()
+        failed = worker.take_failed_loads() if hasattr(worker, "take_failed_loads") else set()
         return base.KVConnectorTransferResults(
             finished_sending=set(sent),
             finished_recving=set(received),

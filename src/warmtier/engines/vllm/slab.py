@@ -100,7 +100,7 @@ class SlabLayout:
 class Slab:
     """A mapping of the host tier's memory. Its arrays may be used from several threads.
 
-    ``status`` is (slots, ranks); ``digests`` is (slots, ranks, blocks) and lies inside the rows.
+    ``status`` is (slots, ranks), ``rows`` (slots, bytes); ``digests`` is (slots, ranks, blocks) and lies in the rows.
     """
 
     def __init__(self, layout: SlabLayout, files: SlabFiles, lock: int, descriptor: int) -> None:
@@ -109,7 +109,7 @@ class Slab:
         self._lock = lock
         self._map = mmap.mmap(descriptor, layout.total_bytes, flags=mmap.MAP_SHARED)
         self._bytes: Bytes = np.frombuffer(self._map, np.uint8)
-        rows = self._bytes[layout.rows_offset :].reshape(layout.slots, layout.row_bytes)
+        rows = self.rows = self._bytes[layout.rows_offset :].reshape(layout.slots, layout.row_bytes)
         payload = layout.chunk_bytes - 8 * layout.ranks * layout.blocks_per_chunk
         self.status: Bytes = self._bytes[HEADER_BYTES : HEADER_BYTES + layout.slots * layout.ranks].reshape(
             layout.slots, layout.ranks

@@ -54,6 +54,8 @@ class WarmtierSpec(OffloadingSpec):  # type: ignore[misc]
             self._problems.append("KV groups of different block sizes (hybrid models) are not supported yet")
         if self.settings.file is not None:
             self._problems.append("the file tier is not connected to vLLM in this version")
+        if config.canonical_layout:
+            self._problems.append("canonical_layout is not supported")
         self._manager: OffloadingManager | None = None
         self._worker: OffloadingWorker | None = None
 
