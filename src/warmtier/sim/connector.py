@@ -5,10 +5,10 @@ Same questions, same order, same cache. Differences in time alone: transfers and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from warmtier.core.types import Key, RequestId
+from warmtier.core.types import Key, RequestId, TierKind
 from warmtier.sim.loop import Loop
 from warmtier.sim.media import Link, Media
 from warmtier.sim.requests import SimRequest
@@ -41,7 +41,6 @@ class Connector:
         self.loads = 0
         self.stores = 0
         self.flush_s = 0.0
-        self.watch: Callable[[str, SimRequest, object], None] | None = None
         self._host = cache.state.host.name
         self._loop = loop
         self._chunk_tokens = chunk_tokens
@@ -70,8 +69,6 @@ class Connector:
             return 0
         start = computed // size
         answer = self.cache.lookup(request.tier, chunks, start, self._loop.now)
-        if self.watch is not None:
-            self.watch("lookup", request, answer)
         if request.reason is None and answer.reason is not None:
             request.reason = answer.reason.value
         if answer.pending:
@@ -90,9 +87,7 @@ class Connector:
         start, stop = computed // size, (computed + tokens) // size
         keys = request.chunks[start:stop]
         if request.tier is not None:
-            slots = self.cache.pin_for_load(request.tier, keys, self._loop.now)
-            if self.watch is not None:
-                self.watch("pin", request, slots)
+            self.cache.pin_for_load(request.tier, keys, self._loop.now)
         request.loading, request.stored = keys, stop
         request.jobs += 1
         self._being_loaded.update(keys)
@@ -117,8 +112,6 @@ class Connector:
         if storable <= start or request.tier is None:
             return
         answer = self.cache.offer(request.tier, request.chunks[start:storable], start, self._loop.now)
-        if self.watch is not None:
-            self.watch("offer", request, answer)
         request.stored = storable
         if answer.keys:
             request.jobs += 1
@@ -188,12 +181,12 @@ class Connector:
         return min((transfer.done_s for transfer in self._moving), default=None)
 
 
-def _ranges(by_tier: object, start: int, size: int, computed: int) -> list[tuple[str, int, int]]:
+def _ranges(by_tier: Mapping[TierKind, int], start: int, size: int, computed: int) -> list[tuple[str, int, int]]:
     """Return (tier, first token, end token) of a hit, in the order in which the tiers are named."""
-    ranges, at = [], start
-    counts: dict[str, int] = {str(kind): int(count) for kind, count in dict(by_tier).items()}  # type: ignore[call-overload]
-    for kind, count in counts.items():
+    ranges: list[tuple[str, int, int]] = []
+    at = start
+    for kind, count in by_tier.items():
         if count:
-            ranges.append((kind, max(computed, at * size), (at + count) * size))
+            ranges.append((kind.value, max(computed, at * size), (at + count) * size))
             at += count
     return ranges

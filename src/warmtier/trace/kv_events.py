@@ -153,7 +153,7 @@ class KvEventTrace(FileTrace):
                 continue
             yield from self._close(open_by_end, event.ts)
             self._remember(parents, event)
-            self._add(open_by_end, parents, number, event)
+            yield from self._add(open_by_end, parents, number, event)
         yield from self._close(open_by_end, None)
 
     def _remember(self, parents: OrderedDict[int, int], event: LoggedEvent) -> None:
@@ -167,7 +167,8 @@ class KvEventTrace(FileTrace):
 
     def _add(
         self, open_by_end: OrderedDict[int, _Open], parents: OrderedDict[int, int], number: int, event: LoggedEvent
-    ) -> None:
+    ) -> Iterator[Numbered]:
+        """Add blocks to the request whose last block is their parent, or begin one; yield a request that ends by it."""
         under_way = open_by_end.pop(event.parent, None) if event.parent is not None else None
         if under_way is None:
             path = _path(parents, event.keys[-1])
@@ -178,7 +179,10 @@ class KvEventTrace(FileTrace):
             under_way.request.keys += event.keys
             under_way.request.prompt_tokens += len(event.keys) * self._block_tokens
             under_way.latest_s = event.ts
+        same = open_by_end.pop(event.keys[-1], None)
         open_by_end[event.keys[-1]] = under_way
+        if same is not None:
+            yield same.line, same.request
 
     def _close(self, open_by_end: OrderedDict[int, _Open], now_s: float | None) -> Iterator[Numbered]:
         """Yield the requests that nothing can be added to any more, the longest untouched first."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import sys
 import zlib
 from collections.abc import Iterator
@@ -61,8 +60,8 @@ def open_binary(path: Path) -> Iterator[IO[bytes]]:
         magic = raw.read(2)
         raw.seek(0)
         if magic == _GZIP_MAGIC:
-            with gzip.GzipFile(fileobj=raw) as unpacked, io.BufferedReader(unpacked, 1 << 20) as stream:
-                yield stream
+            with gzip.GzipFile(fileobj=raw) as unpacked:
+                yield unpacked  # type: ignore[misc]
         else:
             yield raw
 

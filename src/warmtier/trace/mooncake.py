@@ -34,16 +34,18 @@ class Record(msgspec.Struct, gc=False):
 
 
 def infer_block_tokens(lengths: Iterable[tuple[int, int]]) -> int | None:
-    """Return the block size that explains (prompt tokens, blocks) of all requests, or None if none does.
+    """Return the block size that explains (prompt tokens, blocks) of most requests, or None if none does.
 
-    A file either keeps a key for the partial last block or drops it. Where several sizes fit, the largest is taken.
+    A file either keeps a key for the partial last block or drops it. Where several sizes do as well, the largest wins.
     """
-    pairs = [(tokens, blocks) for tokens, blocks in lengths if blocks]
-    for size in reversed(_BLOCK_SIZES):
-        kept = all(-(-tokens // size) == blocks for tokens, blocks in pairs)
-        if pairs and (kept or all(tokens // size == blocks for tokens, blocks in pairs)):
-            return size
-    return None
+    pairs = [(tokens, blocks) for tokens, blocks in lengths if blocks > 0]
+    best, explained = None, len(pairs) // 2 + 1
+    for size in _BLOCK_SIZES:
+        kept = sum(-(-tokens // size) == blocks for tokens, blocks in pairs)
+        dropped = sum(tokens // size == blocks for tokens, blocks in pairs)
+        if max(kept, dropped) >= explained:
+            best, explained = size, max(kept, dropped)
+    return best
 
 
 def to_request(record: Record, block_tokens: int) -> TraceRequest:

@@ -59,9 +59,11 @@ READERS: Final[dict[str, Callable[[Path, ReadOptions], FileTrace]]] = {
 def sniff(path: Path) -> str:
     """Return the format of a file by its first readable line. Raises UsageError or TraceError."""
     decoder = msgspec.json.Decoder(dict[str, Any])
-    first = next(decode_lines(path, decoder, Problems(skip=True)), None)
+    problems = Problems(skip=True)
+    first = next(decode_lines(path, decoder, problems), None)
     if first is None:
-        raise TraceError(f"{path}: no line is a JSON object", fix="traces are JSON lines, plain or gzip")
+        fix = "traces are JSON lines, plain or gzip"
+        raise TraceError(f"{path}: no line is a JSON object", why=problems.first, fix=fix)
     fields = set(first[1])
     signs: list[tuple[str, set[str]]] = [
         ("bailian", {"hash_ids", "chat_id", "parent_chat_id"}),
