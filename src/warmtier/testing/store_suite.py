@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -73,12 +73,13 @@ class StoreSuite:
         return tmp_path / "store"
 
     @pytest.fixture
-    def store(self, directory: Path) -> Store:
-        """Return an open, empty store."""
+    def store(self, directory: Path) -> Iterator[Store]:
+        """Return an open, empty store; it is closed afterwards."""
         store = self.make_store(directory, CAPACITY_BYTES)
         if list(store.open()):
             raise AssertionError("a new store is not empty")
-        return store
+        yield store
+        store.close()
 
     def test_is_a_store(self, store: Store) -> None:
         """It has every member of the protocol."""
