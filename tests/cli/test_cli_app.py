@@ -129,3 +129,17 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         process.wait(timeout=60)
     assert "Traceback" not in errors
     assert "error" not in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("warmtier conf", "config"), ("warmtier config re", "render"), ("warmtier serve --ho", "--host-tier")],
+)
+def test_shells_complete_commands_and_flags(words: str, expected: str) -> None:
+    count = len(words.split()) - 1
+    code = (
+        "import os, sys; os.environ.update(_WARMTIER_COMPLETE='complete_bash', "
+        f"COMP_WORDS={words!r}, COMP_CWORD={str(count)!r}); sys.argv = ['warmtier'];"
+        "from warmtier.cli import main; main()"
+    )
+    assert expected in python(code).stdout.split()
