@@ -242,17 +242,21 @@ def _history(key: NDArray[np.int32], request: NDArray[np.int32]) -> tuple[NDArra
 
 
 def _check_chained(columns: Columns) -> None:
-    """Chained keys are seen for the first time only below known ones, and never twice in one request."""
+    """Chained keys are always equally deep, new only below known ones, and never twice in one request."""
     seen = columns.previous >= 0
     inside = columns.request[1:] == columns.request[:-1] if columns.accesses else np.empty(0, dtype=np.bool_)
     broken = inside & seen[1:] & ~seen[:-1]
     repeated = columns.previous == columns.request
     newer = inside & (columns.previous[1:] > columns.previous[:-1])
-    if broken.any() or repeated.any() or newer.any():
-        request = int(columns.request[int(np.argmax(repeated))] if repeated.any() else 0)
-        found = np.flatnonzero(broken | newer)
-        if len(found):
-            request = int(columns.request[found[0] + 1])
+    depth = columns.depth
+    first_depth = np.empty(columns.keys, dtype=np.int64)
+    created = np.flatnonzero(~seen)
+    first_depth[columns.key[created]] = depth[created]
+    moved = depth != first_depth[columns.key]
+    wrong = repeated | moved
+    wrong[1:] |= broken | newer
+    if wrong.any():
+        request = int(columns.request[int(np.argmax(wrong))])
         why = f"request {request + 1} has a key that an earlier one had behind another prefix"
         raise TraceError("the trace's keys are not prefix-chained", why=why, fix="pass --format bailian to chain them")
 
