@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from warmtier.core.errors import UsageError
+from warmtier.core.errors import InternalError, UsageError
 from warmtier.core.types import Key, Namespace
 from warmtier.store.base import ReadOutcome, Store, WriteOutcome
 from warmtier.store.file import Durability, FileStore, engine_directory
@@ -76,7 +76,7 @@ TestRoomyFileStoreMachine = store_machine(lambda directory: make(directory, 8 <<
 def test_large_chunks_are_cut_and_joined(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "s", MINE, capacity_bytes=100 << 20, segment_bytes=24 << 20, io_threads=3)
     store.open()
-    size = (9 << 20) + 4097  # more than two pieces, with a tail
+    size = (9 << 20) + 4097  # several pieces, with a tail
     assert put_chunks(store, [1, 2], size).outcomes == [WriteOutcome.STORED] * 2
     assert get_chunks(store, [2, 1], size) == [ReadOutcome.OK] * 2
     store.close()
@@ -263,5 +263,7 @@ def test_segment_sizes() -> None:
     assert (sized - 4096) % ((3 << 20) + 4096) == 0
     with pytest.raises(UsageError, match="cannot have segments"):
         FileStore(Path("x"), MINE, capacity_bytes=4096)
+    with pytest.raises(InternalError, match="16 bytes"):
+        FileStore(Path("x"), Namespace(b"short"), capacity_bytes=1 << 20)
     with pytest.raises(UsageError, match="multiple of 4096"):
         FileStore(Path("x"), MINE, capacity_bytes=1 << 20, segment_bytes=5000)

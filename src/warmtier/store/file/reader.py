@@ -21,9 +21,8 @@ from warmtier.store.file.format import PAGE, RecordHeader, checksum, padded, rec
 from warmtier.store.file.frame import ReadFrame, frame_for_read
 from warmtier.store.file.index import Location
 from warmtier.store.file.segment import segment_name
-from warmtier.store.file.shared import PIECE_BYTES, PIECE_RECORDS, Shared
+from warmtier.store.file.shared import PIECE_RECORDS, Shared, piece_limit
 
-_LEAST_PIECE_BYTES: Final = 512 << 10  # splitting further costs more calls than it wins
 _PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
 """Errors that say nothing about the segment."""
 
@@ -135,8 +134,8 @@ class Reader:
             if piece is not None and not _continues(piece, segment, offset, size_bytes, limit):
                 yield piece
                 piece = None
-            if size_bytes > PIECE_BYTES:
-                yield from self._large(item)
+            if size_bytes > limit:
+                yield from self._large(item, limit)
                 continue
             if piece is None:
                 piece = _Piece(segment, offset, self._shared.scratch.take())
@@ -144,12 +143,12 @@ class Reader:
         if piece is not None:
             yield piece
 
-    def _large(self, item: _Item) -> Iterator[_Piece]:
+    def _large(self, item: _Item, limit: int) -> Iterator[_Piece]:
         """Cut a chunk longer than a piece into several."""
         segment, offset, length = item.place
         item.hasher = xxhash.xxh3_128()
-        for start in range(0, length, PIECE_BYTES):
-            end = min(length, start + PIECE_BYTES)
+        for start in range(0, length, limit):
+            end = min(length, start + limit)
             piece = _Piece(segment, offset + (PAGE + start if start else 0), self._shared.scratch.take())
             self._add(piece, item, item.into[start:end], first=start == 0, last=end == length)
             yield piece
@@ -163,7 +162,7 @@ class Reader:
     def _run(self, items: list[_Item]) -> None:
         """Read pieces in other threads and check them here, in order; a single piece is read here."""
         total_bytes = sum(record_bytes(item.place[2]) for item in items)
-        limit = min(PIECE_BYTES, max(_LEAST_PIECE_BYTES, total_bytes // self._threads))
+        limit = piece_limit(total_bytes, self._threads)
         pieces = self._pieces(items, limit)
         if total_bytes <= limit:
             for piece in pieces:

@@ -74,6 +74,18 @@ class Segments:
         newest = max(mine, key=lambda segment: segment.sequence, default=None)
         if newest is not None and newest.size_bytes == self._segment_bytes and newest.room_bytes > PAGE:
             self._resume(newest)
+        for segment in mine:  # of a killed writer: sealed now, they need not be read whole at every start
+            if not segment.sealed and segment is not self._active:
+                self._seal_late(segment)
+
+    def _seal_late(self, segment: Segment) -> None:
+        try:
+            segment.fd = self._shared.directory.open(segment.name, write=True)
+        except OSError as error:
+            self._shared.say_once("resume", "cannot seal %s (%s)", segment.name, error)
+            return
+        segment.writers = 1
+        self._seal(segment)
 
     def _resume(self, segment: Segment) -> None:
         try:

@@ -53,7 +53,7 @@ class Session:
         self._segments = Segments(self._shared, self._budget, segment_bytes=settings.segment_bytes, sync=settings.sync)
         self._segments.adopt(self.recovery.next_sequence)
         self._reader = Reader(self._shared, settings.io_threads)
-        self._writer = Writer(self._shared, self._segments)
+        self._writer = Writer(self._shared, self._segments, settings.io_threads)
         self._calls = 0
         self._idle = threading.Condition()
         self._closing = False

@@ -9,14 +9,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from warmtier.core.types import Namespace
-from warmtier.store.file.format import PAGE
+from warmtier.store.file.format import PAGE, padded
 from warmtier.store.file.index import Index
 from warmtier.store.file.io import Directory, aligned
 
 logger = logging.getLogger("warmtier.store.file")
 
-PIECE_BYTES: Final = 4 << 20
-"""The most that one read or write call moves: long enough for full speed, short enough to share among threads."""
+PIECE_BYTES: Final = 16 << 20
+"""The most that one read or write call moves: the kernel keeps a long call's parts in flight together, and the
+checksums of one piece are computed during the next."""
+
+_LEAST_PIECE_BYTES: Final = 512 << 10  # splitting further costs more calls than it wins
 
 PIECE_RECORDS: Final = 256
 """The most records in one call: with header, body and tail each it stays below the kernel's limit of 1024 buffers."""
@@ -37,6 +40,12 @@ class Counters:
     errors: int = 0
     evicted: int = 0
     carried_bytes: int = 0
+
+
+def piece_limit(total_bytes: int, threads: int) -> int:
+    """Return how long the pieces of a call of ``total_bytes`` should be so that all ``threads`` have work."""
+    share = padded(total_bytes // threads)
+    return min(PIECE_BYTES, max(_LEAST_PIECE_BYTES, share))
 
 
 class Scratch:

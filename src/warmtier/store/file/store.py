@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from warmtier.core.errors import StoreError, UsageError
+from warmtier.core.errors import InternalError, StoreError, UsageError
 from warmtier.core.types import Key, Namespace, TierKind
 from warmtier.core.units import format_size
 from warmtier.store.base import Read, ReadOutcome, StoreStats, Write, WriteOutcome, WriteResult
-from warmtier.store.file.format import PAGE, record_bytes
+from warmtier.store.file.format import NAMESPACE_BYTES, PAGE, record_bytes
 from warmtier.store.file.io import Directory
 from warmtier.store.file.lock import DirectoryLock
 from warmtier.store.file.recovery import Recovery
@@ -69,6 +69,8 @@ class FileStore:
                 f"a file tier of {format_size(capacity_bytes)} cannot have segments of {segment_bytes} bytes",
                 fix=f"use a larger capacity, or segments of a multiple of {PAGE} bytes",
             )
+        if len(namespace) != NAMESPACE_BYTES:
+            raise InternalError(f"a namespace has {NAMESPACE_BYTES} bytes, not {len(namespace)}")
         self._path = directory
         self._settings = Settings(
             namespace=namespace,

@@ -20,7 +20,7 @@ from warmtier.store.file.frame import frame_for_write
 from warmtier.store.file.io import NO_SPACE
 from warmtier.store.file.reclaim import Batch, Segments, Span
 from warmtier.store.file.segment import Segment
-from warmtier.store.file.shared import PIECE_BYTES, PIECE_RECORDS, Shared
+from warmtier.store.file.shared import PIECE_RECORDS, Shared, piece_limit
 
 
 @dataclass(slots=True, eq=False)
@@ -49,8 +49,9 @@ class _Piece:
 class Writer:
     """Serves ``FileStore.put``. Thread-safe."""
 
-    def __init__(self, shared: Shared, segments: Segments) -> None:
+    def __init__(self, shared: Shared, segments: Segments, threads: int) -> None:
         self._shared = shared
+        self._threads = threads
         self._segments = segments
 
     def put(self, writes: Sequence[Write]) -> WriteResult:
@@ -95,7 +96,8 @@ class Writer:
         for item in items:
             item.offset = offset
             offset += item.size_bytes
-        self._run(span.segment, self._pieces(span, items), inline=offset - span.offset <= PIECE_BYTES)
+        limit = piece_limit(offset - span.offset, self._threads)
+        self._run(span.segment, self._pieces(span, items, limit), inline=offset - span.offset <= limit)
         self._publish(span.segment, items, outcomes)
         self._segments.written(span.segment)
 
@@ -139,17 +141,17 @@ class Writer:
             for item in piece.items:
                 item.error = error
 
-    def _pieces(self, span: Span, items: list[_Item]) -> Iterator[_Piece]:
+    def _pieces(self, span: Span, items: list[_Item], limit: int) -> Iterator[_Piece]:
         piece: _Piece | None = None
         for item in items:
             full = piece is not None and (
-                piece.size_bytes + item.size_bytes > PIECE_BYTES or len(piece.items) == PIECE_RECORDS
+                piece.size_bytes + item.size_bytes > limit or len(piece.items) == PIECE_RECORDS
             )
             if piece is not None and full:
                 yield piece
                 piece = None
-            if item.size_bytes > PIECE_BYTES:
-                yield from self._large(span, item)
+            if item.size_bytes > limit:
+                yield from self._large(span, item, limit)
                 continue
             if piece is None:
                 piece = _Piece(item.offset, self._shared.scratch.take())
@@ -158,19 +160,19 @@ class Writer:
         if piece is not None:
             yield piece
 
-    def _large(self, span: Span, item: _Item) -> Iterator[_Piece]:
+    def _large(self, span: Span, item: _Item, limit: int) -> Iterator[_Piece]:
         """Cut a chunk longer than a piece into several; the one with the header goes last, with the checksum."""
         hasher = xxhash.xxh3_128()
-        hasher.update(item.data[:PIECE_BYTES])
-        for start in range(PIECE_BYTES, len(item.data), PIECE_BYTES):
-            view = item.data[start : start + PIECE_BYTES]
+        hasher.update(item.data[:limit])
+        for start in range(limit, len(item.data), limit):
+            view = item.data[start : start + limit]
             hasher.update(view)
             piece = _Piece(item.offset + PAGE + start, self._shared.scratch.take())
             self._add_body(piece, item, view)
             yield piece
         first = _Piece(item.offset, self._shared.scratch.take())
         self._add_header(span, first, item, hasher.digest())
-        self._add_body(first, item, item.data[:PIECE_BYTES])
+        self._add_body(first, item, item.data[:limit])
         yield first
 
     def _add_header(self, span: Span, piece: _Piece, item: _Item, digest: bytes) -> None:
