@@ -11,6 +11,7 @@ The state machine keeps a ``MemoryStore`` beside the store and closes and opens 
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import tempfile
@@ -219,6 +220,7 @@ def store_machine(make_store: Callable[[Path], Store], *, examples: int = 20) ->
     """Return a state machine that compares the store with a model and opens it again after every step.
 
     The store's own evictions are applied to the model; beyond them nothing may be lost and nothing may appear.
+    WARMTIER_FUZZ_EXAMPLES in the environment overrides ``examples``.
     """
     numbers = st.lists(st.integers(0, 60), min_size=1, max_size=12)
 
@@ -272,5 +274,6 @@ def store_machine(make_store: Callable[[Path], Store], *, examples: int = 20) ->
             self.store.close()
             shutil.rmtree(self.directory)
 
+    examples = int(os.environ.get("WARMTIER_FUZZ_EXAMPLES", examples))
     Machine.TestCase.settings = settings(max_examples=examples, stateful_step_count=20, deadline=None)
     return Machine
