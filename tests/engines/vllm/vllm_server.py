@@ -78,6 +78,7 @@ class VllmServer(Server):
         self.faults_path = directory / "faults.json"
         self.digests_path = directory / "digests"
         self.ranks = tensor_parallel
+        self.is_tiny = model is None
         if model is None:
             model = directory / "tiny"
             model.mkdir(exist_ok=True)
@@ -105,7 +106,7 @@ class VllmServer(Server):
             "--tensor-parallel-size", str(tensor_parallel),
             "--kv-transfer-config", json.dumps(transfer), *flags,
         ]  # fmt: skip
-        super().__init__(command, directory / "server.log", environment=self._variables(), start_timeout_s=280)
+        super().__init__(command, directory / "server.log", environment=self._variables(), start_timeout_s=600)
 
     def _variables(self) -> dict[str, str]:
         binding = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if self.ranks > 1 else {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
@@ -138,8 +139,12 @@ class VllmServer(Server):
         data = json.dumps(body or {}).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.base_url}{path}", data, headers)  # noqa: S310 - loopback
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310
-            text = response.read()
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310
+                text = response.read()
+        except urllib.error.HTTPError as error:
+            error.add_note(error.read().decode(errors="replace")[:500])
+            raise
         return json.loads(text) if text else None
 
     def complete(self, prompt: Sequence[int], max_tokens: int = 1, **extra: Any) -> Answer:
@@ -149,10 +154,9 @@ class VllmServer(Server):
             "prompt": list(prompt),
             "max_tokens": max_tokens,
             "temperature": 0,
-            "logprobs": 1,
+            **({} if self.is_tiny else {"logprobs": 1}),  # vLLM needs a tokenizer to name tokens
             "ignore_eos": True,
             "return_token_ids": True,
-            "detokenize": False,
             **extra,
         }
         answer = self.post("/v1/completions", body)

@@ -78,6 +78,8 @@ def _device_worker(kv_caches: CanonicalKVCaches, slab: Slab, rank: int) -> Offlo
 
 def build_manager(config: OffloadingConfig, settings: EngineConfig) -> OffloadingManager:
     """Map the slab that the workers made and build the cache over it."""
+    if settings.file is not None:
+        raise UnsupportedError("the file tier is not wired into vLLM yet", fix="leave the file section out")
     slab, facts = Slab.attach(config.engine_id)
     slab.remove_name()
     if slab.layout.blocks_per_chunk != config.cache.blocks_per_chunk:

@@ -54,7 +54,7 @@ class WarmtierSpec(OffloadingSpec):  # type: ignore[misc]
             self._problems.append("KV groups of different block sizes (hybrid models) are not supported yet")
         if self.settings.file is not None:
             self._problems.append("the file tier is not connected to vLLM in this version")
-        if config.canonical_layout:
+        if getattr(config, "canonical_layout", False):
             self._problems.append("canonical_layout is not supported")
         self._manager: OffloadingManager | None = None
         self._worker: OffloadingWorker | None = None
