@@ -252,6 +252,7 @@ def main() -> int:
     """Run the rounds for each durability; exit 1 if anything but loss was found."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=20, help="rounds for each durability")
+    options.add_argument("--chunks", type=int, default=0, help="go on until so many were acknowledged, each")
     options.add_argument("--durability", choices=[d.value for d in Durability], action="append")
     options.add_argument("--seed", type=int, default=None)
     options.add_argument("--directory", type=Path, help="where to work (default: the temporary directory)")
@@ -268,7 +269,7 @@ def main() -> int:
     for durability in arguments.durability or [d.value for d in Durability]:
         with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="warmtier-fuzz-") as root:
             fuzz = Fuzz(Path(root), durability, seed)
-            for _ in range(arguments.rounds):
+            while fuzz.tally.rounds < arguments.rounds or fuzz.tally.acknowledged < arguments.chunks:
                 fuzz.round()
         tallies.append(fuzz.tally)
     return _report(tallies, seed, arguments.format)

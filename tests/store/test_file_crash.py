@@ -10,21 +10,22 @@ from pathlib import Path
 
 import pytest
 
-ROUNDS = 200 if "WARMTIER_FUZZ_EXAMPLES" in os.environ else 10
+ROUNDS, CHUNKS = (200, 50_000) if "WARMTIER_FUZZ_EXAMPLES" in os.environ else (10, 0)
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz_file_store.py"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["none", "segment"])
 def test_fuzz_killed_writers_leave_nothing_wrong(tmp_path: Path, durability: str) -> None:
-    """Twenty rounds in all, 400 under ``make fuzz``. Nothing acknowledged is lost: the kernel outlives the process."""
-    command = [sys.executable, str(SCRIPT), "--rounds", str(ROUNDS), "--durability", durability, "--format", "json"]
-    result = subprocess.run([*command, "--directory", str(tmp_path)], check=False, capture_output=True, text=True)
+    """Twenty rounds in all; under ``make fuzz`` 400 and 100,000 chunks. The kernel outlives the process: none is lost."""
+    command = [sys.executable, str(SCRIPT), "--rounds", str(ROUNDS), "--chunks", str(CHUNKS), "--format", "json"]
+    command += ["--durability", durability, "--directory", str(tmp_path)]
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     document = json.loads(result.stdout)
     print(document)
     (tally,) = document["tallies"]
-    assert (tally["rounds"], tally["corrupt"], tally["phantom"], tally["over_capacity"]) == (ROUNDS, 0, 0, 0)
-    assert tally["lost"] == 0
-    assert tally["acknowledged"] > 0
+    assert (tally["corrupt"], tally["phantom"], tally["over_capacity"], tally["lost"]) == (0, 0, 0, 0)
+    assert tally["rounds"] >= ROUNDS
+    assert tally["acknowledged"] > CHUNKS
     assert tally["reread"] >= tally["acknowledged"] // 2
