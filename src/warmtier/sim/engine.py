@@ -69,8 +69,8 @@ class Engine:
 
     def arrive(self, request: SimRequest) -> bool:
         """A request reaches the scheduler. False: it can never fit and is refused."""
-        needed = -(-(request.trace.prompt_tokens + request.output_tokens) // self._model.block_tokens)
-        if needed > self.pool.blocks or request.trace.prompt_tokens < 1:
+        needed = -(-(request.prompt_tokens + request.output_tokens - 1) // self._model.block_tokens)
+        if needed > self.pool.blocks or request.prompt_tokens < 1:
             return False
         if self._connector is not None:
             self._connector.begin(request)
