@@ -239,8 +239,8 @@ def main() -> None:
     options.add_argument("--directory", type=Path, help="where to write (default: the temporary directory)")
     options.add_argument("--rounds", type=int)
     arguments = options.parse_args()
-    rounds = arguments.rounds or (3 if arguments.quick else 7)
-    total = (96 if arguments.quick else 256) << 20
+    rounds = arguments.rounds or (2 if arguments.quick else 7)
+    total = (128 if arguments.quick else 256) << 20
     about = common.machine()
     source, target = aligned(total), aligned(total)
     source[:] = os.urandom(1 << 20) * (total >> 20)

@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz_file_store.py"
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["none", "segment"])
 def test_fuzz_killed_writers_leave_nothing_wrong(tmp_path: Path, durability: str) -> None:
-    """Twenty rounds in all; under ``make fuzz`` 400 and 100,000 chunks. The kernel outlives the process: none is lost."""
+    """Twenty rounds in all; under ``make fuzz`` 400 and 100,000 chunks. None is lost: the kernel lives on."""
     command = [sys.executable, str(SCRIPT), "--rounds", str(ROUNDS), "--chunks", str(CHUNKS), "--format", "json"]
     command += ["--durability", durability, "--directory", str(tmp_path)]
     result = subprocess.run(command, check=False, capture_output=True, text=True)
