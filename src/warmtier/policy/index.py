@@ -128,6 +128,7 @@ class IndexPolicy(EvictionPolicy[K]):
         victims: Victims[K] | None = None
         while answer.admitted < len(keys):
             segment, run = self._run(state, keys, answer.admitted, parent, now)
+            asked = run
             free = self.capacity - len(self.tree.cached)
             if run > free:
                 if victims is None:
@@ -137,11 +138,10 @@ class IndexPolicy(EvictionPolicy[K]):
                 run = min(run, self.capacity - len(self.tree.cached))
                 if run <= 0:
                     break
-            wanted = len(segment.ghosts)
             self.tree.admit(segment, run)
             answer.admitted += run
             parent = keys[answer.admitted - 1]
-            if answer.admitted < len(keys) and run < wanted:
+            if run < asked:
                 break
         answer.refused_by_value = victims is not None and victims.refused_by_value
         self._trim(now)
@@ -152,6 +152,26 @@ class IndexPolicy(EvictionPolicy[K]):
         victims = Victims(self.tree, self._ranking(now), pinned).take(count, math.inf)
         self._trim(now)
         return victims
+
+    def give_up(self, keys: Iterable[K], count: int, now: float, pinned: Pinned[K]) -> list[K]:
+        """Give up the leaves among ``keys``, in order."""
+        tree = self.tree
+        victims: list[K] = []
+        for key in keys:
+            if len(victims) >= count:
+                break
+            if key in tree.cached and key not in tree.below and not pinned(key):
+                segment = tree.where[key]
+                if segment.keys[-1] == key:
+                    victims.append(tree.demote_tail(segment))
+        self._trim(now)
+        return victims
+
+    def defer(self, keys: Sequence[K]) -> None:
+        """Move the segments of the keys to the end of their queues."""
+        tree = self.tree
+        for segment in dict.fromkeys(tree.where[key] for key in keys if key in tree.cached):
+            tree.queues[segment.class_].move_to_end(segment)
 
     def remove(self, keys: Iterable[K], now: float) -> None:
         """Forget the keys; resident chunks below them become roots of their own."""
@@ -193,6 +213,7 @@ class IndexPolicy(EvictionPolicy[K]):
             segment.ghosts.reverse()
             tree.attach(segment)
         state.segments += made
+        tree.clock += end - start
         self._trim(now)
         return state
 
@@ -211,6 +232,7 @@ class IndexPolicy(EvictionPolicy[K]):
     ) -> int:
         """Take ``path[position:known]`` from the segments of earlier requests."""
         tree = self.tree
+        reach = 5 * self.capacity
         while position < known:
             old = tree.where.get(path[position])
             if old is None:
@@ -222,12 +244,14 @@ class IndexPolicy(EvictionPolicy[K]):
             if old.owner is not state:
                 self.table.reused(old.class_, now - old.time_s, count)
             uses = old.uses + 1 if old.uses < USES_MAX else USES_MAX
+            near = tree.clock - old.clock <= reach
             parent = path[position - 1] if position else None
             position += count
             keys, ghosts = tree.take_head(old, count, path[position - 1])
             segment = made[-1] if made else None
-            if segment is None or segment.uses != uses or (segment.ghosts and keys):
+            if segment is None or segment.uses != uses or segment.near != near or (segment.ghosts and keys):
                 segment = Segment(class_of(state.kind, uses, state.fresh), uses, now, parent, state)
+                segment.near = near
                 made.append(segment)
             segment.keys += keys
             segment.ghosts += ghosts
@@ -295,7 +319,7 @@ class IndexPolicy(EvictionPolicy[K]):
         """Return the highest value of a victim for which a chunk of ``segment`` may be admitted."""
         if self.rule is Rule.INDEX:
             return self.table.index[segment.class_][0]
-        return math.inf if self.rule is Rule.LRU or segment.uses > 1 else -math.inf
+        return math.inf if self.rule is Rule.LRU or segment.near else -math.inf
 
     def _trim(self, now: float) -> None:
         if self.tree.ghost_count > self.ghost_limit:

@@ -23,10 +23,11 @@ class Segment(Generic[K]):
     """A stretch of a path that was last used by one request.
 
     ``keys``: resident, root first. ``ghosts``: remembered only, DEEPEST first, all below ``keys``. ``slot`` is -1 once
-    the segment has been dissolved. ``owner`` is the state of the request that used it last.
+    the segment has been dissolved. ``owner`` is the state of the request that used it last. ``clock`` counts the chunks
+    used by all requests until then; ``near``: its chunks had been used before, not too many chunks ago.
     """
 
-    __slots__ = ("class_", "ghosts", "keys", "order", "owner", "parent", "slot", "time_s", "uses")
+    __slots__ = ("class_", "clock", "ghosts", "keys", "near", "order", "owner", "parent", "slot", "time_s", "uses")
 
     def __init__(self, class_: int, uses: int, time_s: float, parent: K | None, owner: object) -> None:
         self.class_ = class_
@@ -35,6 +36,8 @@ class Segment(Generic[K]):
         self.parent = parent
         self.owner = owner
         self.order = 0
+        self.clock = 0
+        self.near = False
         self.slot = -1
         self.keys: list[K] = []
         self.ghosts: list[K] = []
@@ -104,6 +107,7 @@ class SegmentTree(Generic[K]):
         self.ghostly: OrderedDict[Segment[K], None] = OrderedDict()  # segments with ghosts, oldest first
         self.ghost_count = 0
         self.slab = Slab()
+        self.clock = 0
         self._order = 0
 
     def known(self, path: Sequence[K], start: int) -> int:
@@ -148,6 +152,7 @@ class SegmentTree(Generic[K]):
         segment.slot = self.slab.take(segment.class_, segment.time_s, size)
         self._order += 1
         segment.order = self._order
+        segment.clock = self.clock
         self.where.update(zip(segment.keys, repeat(segment)))
         if segment.ghosts:
             self.where.update(zip(segment.ghosts, repeat(segment)))
@@ -225,6 +230,7 @@ class SegmentTree(Generic[K]):
         self.slab.times_s[segment.slot] = now
         self._order += 1
         segment.order = self._order
+        segment.clock = self.clock
         if segment.keys:
             self.queues[segment.class_].move_to_end(segment)
         if segment.ghosts:
@@ -253,6 +259,7 @@ class SegmentTree(Generic[K]):
         if segment.first == key:
             return
         rest: Segment[K] = Segment(segment.class_, segment.uses, segment.time_s, None, segment.owner)
+        rest.near = segment.near
         if key in self.cached:
             at = segment.keys.index(key)
             rest.keys, rest.ghosts = segment.keys[at:], segment.ghosts
