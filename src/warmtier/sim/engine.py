@@ -21,7 +21,7 @@ from warmtier.sim.measure import Measures
 from warmtier.sim.requests import Phase, SimRequest
 from warmtier.sim.settings import EngineModel
 
-_STUCK: Final = 1_000_000
+_STUCK: Final = 100_000
 _GROWTH: Final = 1.05
 MAX_REPEATS: Final = 512
 MAX_IDLE_POLLS: Final = 16
@@ -54,6 +54,7 @@ class Engine:
     ) -> None:
         self.pool = DevicePool(model.device_blocks)
         self.waiting: deque[SimRequest] = deque()
+        self.holding: deque[SimRequest] = deque()
         self.running: list[SimRequest] = []
         self.steps = 0
         self._progress = 0
@@ -153,7 +154,7 @@ class Engine:
 
     def _repeats(self, plan: Plan, duration_s: float) -> int:
         """Return how many steps like this one follow each other for sure: only decoding, and nothing else happens."""
-        if self.waiting or (self._connector is not None and self._connector.busy) or duration_s <= 0:
+        if self.waiting or self.holding or (self._connector is not None and self._connector.busy) or duration_s <= 0:
             return 1
         size = self._model.block_tokens
         steps = MAX_REPEATS
@@ -171,11 +172,12 @@ class Engine:
         """Nothing to compute: poll until a transfer or a job ends, in steps of ``idle_step_s``."""
         connector = self._connector
         pause_s = self._model.idle_step_s
-        if connector is None or not (connector.busy or self.waiting):
+        if connector is None or not (connector.busy or self.waiting or self.holding):
             self._stepping = False
             return
         if not connector.busy and self._loop.next_time() is None and self.steps - self._progress > _STUCK:
-            raise InternalError(f"{len(self.waiting)} requests wait and nothing will happen")
+            waiting = len(self.waiting) + len(self.holding)
+            raise InternalError(f"{waiting} requests wait and nothing will happen")
         due = [time_s for time_s in (connector.next_done_s(), self._loop.next_time()) if time_s is not None]
         polls = 1
         if due and pause_s > 0:
@@ -193,7 +195,7 @@ class Engine:
             request.loaded = True
 
     def _continue(self) -> None:
-        if self.running or self.waiting or (self._connector is not None and self._connector.busy):
+        if self.running or self.waiting or self.holding or (self._connector is not None and self._connector.busy):
             self._loop.at(self._loop.now, self._step)
         else:
             self._stepping = False
@@ -245,26 +247,34 @@ class Engine:
         self.waiting.appendleft(request)
 
     def _schedule_waiting(self, plan: Plan, budget: int) -> None:
-        skipped: list[SimRequest] = []
-        while self.waiting and budget > 0 and len(self.running) < self._model.max_num_seqs:
-            request = self.waiting.popleft()
-            if request.phase is Phase.LOADING:
-                if not request.loaded:
-                    skipped.append(request)
-                    continue
-                self._loaded(request)
-            new = self._admit(request, plan, budget)
+        """Requests that hold blocks for a load go first; who has to wait longer keeps its place."""
+        holding: list[SimRequest] = []
+        waiting: list[SimRequest] = []
+        while budget > 0 and len(self.running) < self._model.max_num_seqs:
+            queue = self.holding or self.waiting
+            if not queue:
+                break
+            request = queue.popleft()
+            new = self._try(request, plan, budget)
             if new is None:
-                skipped.append(request)
+                (holding if request.blocks else waiting).append(request)
                 continue
             if new < 0:
-                self.waiting.appendleft(request)
+                queue.appendleft(request)
                 break
             request.phase = Phase.RUNNING
             self.running.append(request)
             plan.work.append((request, request.computed, new))
             budget -= new
-        self.waiting.extendleft(reversed(skipped))
+        self.holding.extendleft(reversed(holding))
+        self.waiting.extendleft(reversed(waiting))
+
+    def _try(self, request: SimRequest, plan: Plan, budget: int) -> int | None:
+        if request.phase is Phase.LOADING:
+            if not request.loaded:
+                return None
+            self._loaded(request)
+        return self._admit(request, plan, budget)
 
     def _loaded(self, request: SimRequest) -> None:
         """A load has arrived: its blocks can be found by others; the newest token is always computed."""
@@ -288,7 +298,8 @@ class Engine:
                 return None
             external = matched
         new = 0 if external else min(request.tokens - computed, budget)
-        if not self._reserve(request, hit, computed + external + new, plan):
+        kept = self._reserved() if external else 0
+        if not self._reserve(request, hit, computed + external + new, kept, plan):
             return -1
         self._note_hits(request, computed, external)
         request.computed = computed + external
@@ -320,12 +331,19 @@ class Engine:
 
     # --- blocks ---
 
-    def _reserve(self, request: SimRequest, hit: list[int], tokens: int, plan: Plan) -> bool:
+    def _reserved(self) -> int:
+        """Return the blocks that prefills and loads under way still need: a load must leave them."""
+        size = self._model.block_tokens
+        under_way = [r for r in self.running if r.computed < r.tokens - 1 or not r.emitted]
+        return sum(-(-request.tokens // size) - len(request.blocks) for request in (*under_way, *self.holding))
+
+    def _reserve(self, request: SimRequest, hit: list[int], tokens: int, kept: int, plan: Plan) -> bool:
         """Take the blocks hit and new ones for all of ``tokens``, if the whole prompt can be held."""
         size = self._model.block_tokens
         needed = -(-tokens // size) - len(hit)
         whole = -(-request.tokens // size) - len(hit)
-        if max(needed, whole) > self.pool.free_blocks - self.pool.idle(hit):
+        free = self.pool.free_blocks - self.pool.idle(hit)
+        if whole > free or needed > free - kept:
             return False
         self.pool.touch(hit)
         request.blocks = [*hit, *self._take(needed, plan)]

@@ -29,9 +29,16 @@ class MissRatioCurve:
     rate: float = 1.0
 
     def hit_ratio(self, capacity: int) -> float:
-        """Return hits over chunks with room for ``capacity`` chunks."""
-        scaled = min(int(capacity * self.rate), len(self.hits) - 1)
-        return float(self.hits[scaled] / self.chunks) if self.chunks else 0.0
+        """Return hits over chunks with room for ``capacity`` chunks; between two samples, a straight line."""
+        if not self.chunks:
+            return 0.0
+        scaled = min(capacity * self.rate, len(self.hits) - 1.0)
+        below = int(scaled)
+        share = scaled - below
+        hits = self.hits[below]
+        if share:
+            hits = hits + share * (self.hits[below + 1] - hits)
+        return float(hits / self.chunks)
 
     @property
     def working_set(self) -> int:
