@@ -249,6 +249,7 @@ store = make(Path({str(tmp_path / "s")!r}))
 store.open()
 child = os.fork()
 if child == 0:
+    os.close(1)  # or the test would wait for its end
     time.sleep(30)
     os._exit(0)
 print(child, flush=True)
