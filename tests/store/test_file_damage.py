@@ -121,6 +121,25 @@ def test_a_damaged_snapshot_only_costs_a_scan(tmp_path: Path, damage: str) -> No
     assert get_chunks(store, range(9)) == [ReadOutcome.OK] * 9
 
 
+def test_an_old_snapshot_is_not_believed_about_segments_used_anew(tmp_path: Path) -> None:
+    """As if the process was killed long after its last snapshot, or a backup came back."""
+    store = make(tmp_path / "s")
+    store.open()
+    put_chunks(store, range(28))
+    store.close()
+    old = (tmp_path / "s" / "snapshot").read_bytes()
+    store.open()
+    put_chunks(store, range(100, 116))
+    store.close()
+    alive = set(dict(store.open()))
+    store.close()
+    (tmp_path / "s" / "snapshot").write_bytes(old)
+    assert set(dict(store.open())) == alive
+    numbers = [n for n in range(116) if chunk_key(n) in alive]
+    assert get_chunks(store, numbers) == [ReadOutcome.OK] * len(numbers)
+    store.close()
+
+
 def test_a_torn_tail_is_dropped_and_what_was_acknowledged_behind_a_hole_is_kept(tmp_path: Path) -> None:
     store = make(tmp_path / "s")
     store.open()
