@@ -1,4 +1,4 @@
-"""Deterministic simulation: some hundred seeds hold every invariant, and broken caches are found.
+"""Deterministic simulation: two hundred seeds hold every invariant, and broken caches are found.
 
 ``make fuzz`` runs ten thousand. A failure names its seed; ``python scripts/fuzz_tiering.py --seed N`` replays it.
 """
@@ -20,7 +20,8 @@ from warmtier.tiering.index import HostIndex
 from warmtier.tiering.jobs import Job
 from warmtier.tiering.request import Slots
 
-SEEDS = 300
+SEEDS = 200
+SEEDS_TO_NOTICE = 600
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +106,9 @@ def test_a_broken_rule_is_found(
     owner: type, name: str, broken: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
-    for seed in range(SEEDS):
+    for seed in range(SEEDS_TO_NOTICE):
         with contextlib.suppress(BrokenInvariantError):
             run_schedule(seed)
             continue
         return
-    pytest.fail(f"{name} was broken and {SEEDS} schedules did not notice")
+    pytest.fail(f"{name} was broken and {SEEDS_TO_NOTICE} schedules did not notice")

@@ -31,7 +31,7 @@ def cold_tier(name: str = "file", capacity: int = 100, **settings: Any) -> ColdT
 
 
 class Driver:
-    """A ``TieredCache`` of ``slots`` with time in ``now``, driven by hand. Any setting of ``CacheConfig`` may be given."""
+    """A ``TieredCache`` of ``slots`` with time in ``now``, driven by hand. ``settings``: of ``CacheConfig``."""
 
     def __init__(
         self,
@@ -87,3 +87,28 @@ class Driver:
         while actions := self.actions():
             for action in actions:
                 self.answer(action)
+
+
+PATH_A, PATH_B = path_of("a", 4), path_of("b", 4)
+
+
+def with_file(slots: int = 4, **settings: Any) -> Driver:  # noqa: ANN401
+    """Return a driver of a small host tier above one written-through file tier."""
+    return Driver(slots, [cold_tier(**settings)])
+
+
+def stored_below(driver: Driver) -> Driver:
+    """Return the driver with ``PATH_A`` in the file tier only, ``PATH_B`` in both (in a host tier of four slots)."""
+    driver.store(PATH_A)
+    driver.settle()
+    driver.store(PATH_B)
+    driver.settle()
+    return driver
+
+
+def promotion(driver: Driver) -> Promote:
+    """Take the actions; return the one promotion among them."""
+    found = [action for action in driver.actions() if isinstance(action, Promote)]
+    if len(found) != 1:
+        raise AssertionError(f"one promotion expected, got {found}")
+    return found[0]
