@@ -46,8 +46,7 @@ def task_decode(path: Path) -> dict[str, Any]:
     import msgspec
 
     decoder = msgspec.json.Decoder(dict[str, Any])
-    opened: Any = gzip.open(path) if path.suffix == ".gz" else path.open("rb")
-    with opened as stream:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
         return {"accesses": sum(len(decoder.decode(line)["hash_ids"]) for line in stream)}
 
 
@@ -153,7 +152,7 @@ def main() -> None:
         if len(profiles) == 2:
             growth = profiles[1]["us_per_access"] / profiles[0]["us_per_access"]
             aims.append(common.aim("profile, time per access at 10M over 1M", growth, 1.5, "lower"))
-    common.emit("trace", rows, aims, format=given.format, about=about)
+    common.emit("trace_tools", rows, aims, format=given.format, about=about)
 
 
 if __name__ == "__main__":
