@@ -6,8 +6,9 @@ device is a numpy array; the content of a block is a function of its hash and gr
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +35,9 @@ from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
 
 from warmtier.config.parse import parse_extra_config
+from warmtier.core.types import TierMode
 from warmtier.engines.vllm.build import build_cache
+from warmtier.engines.vllm.build_cold import build_cold
 from warmtier.engines.vllm.copier import BlockCopier, stack_pages
 from warmtier.engines.vllm.manager import WarmtierManager
 from warmtier.engines.vllm.metrics import MetricsFeed
@@ -45,6 +48,21 @@ from warmtier.engines.vllm.worker import HostCopyWorker
 BLOCK_TOKENS = 4
 PAGE = 64
 LAYERS = 2
+FACTS = {
+    "model": "mini",
+    "model_config": "",
+    "weights": "w",
+    "quantization": None,
+    "dtype": "float16",
+    "kv_dtype": "auto",
+    "engine": "mini",
+    "device": "cpu",
+    "groups": [],
+    "kv_cache_layout": None,
+    "tokens_per_block": [BLOCK_TOKENS],
+    "parallel": [1, 1, 1, 1],
+    "hash_algorithm": "sha256_cbor",
+}
 
 
 def offloading_config(groups: int = 1, blocks_per_chunk: int = 1, **extra: Any) -> OffloadingConfig:
@@ -79,6 +97,7 @@ class MiniEngine:
     slots: int = 64
     device_blocks: int = 256
     contained: bool = False
+    wait_for_cold: bool = True
     settings: dict[str, Any] = field(default_factory=dict)
     now: float = 0.0
 
@@ -96,12 +115,15 @@ class MiniEngine:
             self.worker.contain_failures()
         settings = parse_extra_config(self.config.extra_config["warmtier"])
         self.cache = build_cache(self.config, settings, layout)
+        facts = {**FACTS, "layout": asdict(layout)}
+        self.cold = build_cold(self.config, settings, self.cache, self.slab, facts, clock=lambda: self.now)
         self.lines: list[str] = []
         self.manager = WarmtierManager(
             self.cache,
             self.slab,
             MetricsFeed(self.cache.stats().tiers, layout.row_bytes),
             StatusLine(self.lines.append, layout.row_bytes, 60.0),
+            cold=self.cold,
             groups=self.groups,
             clock=lambda: self.now,
         )
@@ -238,6 +260,7 @@ class MiniEngine:
     ) -> None:
         """One engine step: schedule, submit the last step's stores and this step's loads, report what has ended."""
         self.now += 0.01
+        self.settle_cold()
         output = SimpleNamespace(
             scheduled_new_reqs=list(new),
             scheduled_cached_reqs=SimpleNamespace(req_ids=[], new_block_ids=[], resumed_req_ids=set()),
@@ -262,6 +285,24 @@ class MiniEngine:
         self.failed_requests |= {requests[job_id] for job_id in self.worker.take_failed_loads()}
         self.connector.update_connector_output(KVConnectorOutput(kv_connector_worker_meta=done))
         self.connector.get_stats()
+
+    def settle_cold(self) -> None:
+        """Give the cold tiers' threads the time that a step takes on a real engine."""
+        if self.cold is not None and self.wait_for_cold:
+            assert self.cold._executor.drain(10.0)
+
+    def open_cold(self, name: str = "file") -> None:
+        """Step until the tier's store is open and its chunks are known."""
+        deadline = time.monotonic() + 20
+        while self.cache.stats().tiers[name].mode is not TierMode.ON:
+            assert time.monotonic() < deadline, self.cold and self.cold.waiting_for()
+            self.manager.has_pending_work()
+            time.sleep(0.002)
+
+    def close(self) -> None:
+        """Shut down as vLLM does."""
+        self.manager.shutdown()
+        self.worker.shutdown()
 
     def idle(self, steps: int = 5) -> None:
         """Let everything in flight end."""
