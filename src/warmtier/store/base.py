@@ -144,6 +144,15 @@ class ProbedStore(Store, Protocol):
         ...
 
 
+@runtime_checkable
+class EpochStore(Store, Protocol):
+    """A store that can start anew, so that nothing of the epoch before is ever read again, by anyone."""
+
+    def begin_epoch(self) -> None:
+        """Forget everything; keep what follows apart from it. Raises StoreError when that cannot be had."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """What a store asked of a server since open: the basis of a bill. Failed requests count too."""

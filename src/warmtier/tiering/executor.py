@@ -24,7 +24,7 @@ from typing import Final
 from warmtier.core.clock import Clock
 from warmtier.core.errors import InternalError, StoreError
 from warmtier.core.types import JobId, Key
-from warmtier.store.base import Read, ReadOutcome, Store, Write, WriteOutcome, WriteResult
+from warmtier.store.base import EpochStore, Read, ReadOutcome, Store, Write, WriteOutcome, WriteResult
 from warmtier.tiering.types import Action, Clear, Delete, Demote, JobResult, Migrate, Promote
 
 SlotView = Callable[[int], memoryview]
@@ -242,6 +242,8 @@ class Executor:
                 self._put(tier.store, action.job_id, views)
             elif isinstance(action, Migrate):
                 self._migrate(tier.store, action)
+            elif isinstance(action, Clear) and isinstance(tier.store, EpochStore):
+                tier.store.begin_epoch()
             elif isinstance(action, Delete | Clear):
                 tier.store.delete(list(action.keys))
         except Exception:  # noqa: BLE001 - a lost store is a failed write, never a dead thread

@@ -15,12 +15,14 @@ from warmtier.config.assemble import Shape, assemble_cache
 from warmtier.config.schema import EngineConfig
 from warmtier.core.errors import InternalError, UnsupportedError
 from warmtier.core.units import format_size
+from warmtier.engines.vllm.build_cold import build_cold
 from warmtier.engines.vllm.copier import CHECK_EVERY, BlockCopier, PageStack, stack_pages
 from warmtier.engines.vllm.digests import DigestLog, digest_log_path
 from warmtier.engines.vllm.identity import weights_identity
 from warmtier.engines.vllm.manager import WarmtierManager
 from warmtier.engines.vllm.memory import check_budget, check_shared_memory
 from warmtier.engines.vllm.metrics import MetricsFeed
+from warmtier.engines.vllm.namespace import layout_facts, model_config_digest
 from warmtier.engines.vllm.slab import Slab, SlabLayout
 from warmtier.engines.vllm.slab_files import remove_stale
 from warmtier.engines.vllm.status import StatusLine
@@ -47,7 +49,7 @@ def build_worker(
     block_bytes = sum(tensor.page_size_bytes for tensor in kv_caches.tensors)
     ranks, blocks_per_chunk = config.parallel.world_size, config.cache.blocks_per_chunk
     layout = SlabLayout.fit(settings.host.capacity, ranks, blocks_per_chunk, block_bytes)
-    slab = Slab.open(config.engine_id, layout, _facts(config, vllm_config), before=_memory_check(settings))
+    slab = Slab.open(config.engine_id, layout, _facts(config, vllm_config, kv_caches), before=_memory_check(settings))
     if devices == {"cpu"}:
         return _host_worker(settings, kv_caches, slab, config.parallel.rank)
     return _device_worker(kv_caches, slab, config.parallel.rank)
@@ -78,8 +80,6 @@ def _device_worker(kv_caches: CanonicalKVCaches, slab: Slab, rank: int) -> Offlo
 
 def build_manager(config: OffloadingConfig, settings: EngineConfig) -> OffloadingManager:
     """Map the slab that the workers made and build the cache over it."""
-    if settings.file is not None:
-        raise UnsupportedError("the file tier is not wired into vLLM yet", fix="leave the file section out")
     slab, facts = Slab.attach(config.engine_id)
     slab.remove_name()
     if slab.layout.blocks_per_chunk != config.cache.blocks_per_chunk:
@@ -90,8 +90,9 @@ def build_manager(config: OffloadingConfig, settings: EngineConfig) -> Offloadin
     return WarmtierManager(
         cache,
         slab,
-        MetricsFeed(cache.stats().tiers, part_bytes),
-        StatusLine(logger.info, part_bytes, settings.engine.log_interval),
+        cold=build_cold(config, settings, cache, slab, facts),
+        feed=MetricsFeed(cache.stats().tiers, part_bytes),
+        status=StatusLine(logger.info, part_bytes, settings.engine.log_interval),
         groups=len(config.groups),
         log_keys=digest_log_path() is not None,
     )
@@ -122,12 +123,24 @@ def _group_stacks(kv_caches: CanonicalKVCaches, tensors: Sequence[np.ndarray]) -
     return [stack_pages(tensors, [ref.tensor_idx for ref in refs]) for refs in kv_caches.group_data_refs]
 
 
-def _facts(config: OffloadingConfig, vllm_config: Any) -> dict[str, Any]:  # noqa: ANN401
+def _facts(config: OffloadingConfig, vllm_config: Any, kv_caches: CanonicalKVCaches) -> dict[str, Any]:  # noqa: ANN401
     """Return what only workers see and the manager needs: the parts of the namespace of the KV bytes."""
-    model, cache = vllm_config.model_config, vllm_config.cache_config
+    from vllm import __version__ as vllm_version
+
+    device = kv_caches.tensors[0].tensor.device.type
+    page_bytes = [
+        [kv_caches.tensors[ref.tensor_idx].page_size_bytes for ref in refs] for refs in kv_caches.group_data_refs
+    ]
+    model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, config.parallel
     return {
         "model": config.model.name,
         "dtype": config.model.dtype,
+        "kv_dtype": str(cache.cache_dtype),
+        "model_config": model_config_digest(model.hf_text_config),
+        "engine": vllm_version,
+        "device": device,
+        "parallel": [parallel.tp_size, parallel.pp_size, parallel.pcp_size, parallel.dcp_size],
+        "groups": layout_facts([group.layer_names for group in config.groups], page_bytes),
         "weights": weights_identity(model.model, model.revision, str(vllm_config.load_config.load_format)),
         "quantization": model.quantization,
         "hash_algorithm": cache.prefix_caching_hash_algo,

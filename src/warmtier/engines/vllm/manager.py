@@ -13,7 +13,6 @@ from typing import Any
 
 from vllm.v1.kv_offload.base import (
     LookupResult,
-    Medium,
     OffloadingEvent,
     OffloadingManager,
     PrepareStoreOutput,
@@ -23,6 +22,8 @@ from vllm.v1.kv_offload.base import (
 )
 
 from warmtier.core.types import Key, RequestId
+from warmtier.engines.vllm.cold import ColdTiers
+from warmtier.engines.vllm.media import event_of, hit_source
 from warmtier.engines.vllm.metrics import MetricsFeed
 from warmtier.engines.vllm.requests import RequestState
 from warmtier.engines.vllm.slab import EMPTY, Slab
@@ -48,6 +49,7 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
         feed: MetricsFeed,
         status: StatusLine,
         *,
+        cold: ColdTiers | None = None,
         groups: int = 1,
         log_keys: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -56,6 +58,7 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
         self._slab = slab
         self._feed = feed
         self._status = status
+        self._cold = cold
         self._groups = groups
         self._log_keys = log_keys
         self._clock = clock
@@ -106,6 +109,7 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
         path, start = state.path_from(key)
         answer = self._cache.lookup(state.request, path, start, self._clock())
         state.note_answer(self._step, start, 0 if answer.pending else answer.usable, pending=answer.pending)
+        state.origins = tuple(state.request.origins)
 
     def _not_hit(self, state: RequestState, position: int) -> LookupResult:
         """While the answer is pending the first chunk defers the request and the next ends vLLM's scan."""
@@ -113,8 +117,8 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
 
     def get_load_source(self, key: Key, req_context: ReqContext) -> str:
         """Name the tier that a hit comes from, in the words of vLLM's ``CacheHitSource`` (0.32 and later ask)."""
-        del key, req_context
-        return "host"
+        state = self._requests[req_context.req_id]
+        return hit_source(state.origin(key)) if state.origins else "host"
 
     def prepare_load(self, keys: Collection[Key], req_context: ReqContext) -> HostSlots:
         """Pin chunks that ``lookup`` promised in this step and say where they are."""
@@ -193,12 +197,24 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
         del context
         now = self._clock()
         self._step += 1
+        if self._cold is not None:
+            self._cold.pump(now)
         self._cache.tick(now)
         self._release_orphaned_loads()
         self._status.tick(self._cache, now)
 
     def has_pending_work(self) -> bool:
-        """Ask for one step at start, so that every metric is there before the first request."""
+        """Ask for a step: at start, so that every metric is there, and while something ends soon. Called in every step.
+
+        Without requests vLLM then makes an empty step and sleeps for a millisecond. Jobs of which none ends for
+        seconds are not waited for; the next request's steps take their results.
+        """
+        cold = self._cold
+        if cold is not None:
+            now = self._clock()
+            cold.pump(now)
+            if cold.pending(now):
+                return True
         return self._announce or bool(self._orphaned_loads)
 
     def get_stats(self) -> Any:  # noqa: ANN401 - vLLM's OffloadingConnectorStats
@@ -209,7 +225,7 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
     def take_events(self) -> Iterable[OffloadingEvent]:
         """Return what became readable or left the tiers, for KV-aware routers."""
         for event in self._cache.take_events():
-            yield OffloadingEvent(list(event.keys), Medium.CPU, event.removed)
+            yield event_of(event)
 
     # --- control ---
 
@@ -218,7 +234,10 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
 
         vLLM has the workers finish those transfers before they run the next step's; only then are their slots reused.
         """
-        self._cache.reset(self._clock())
+        now = self._clock()
+        self._cache.reset(now)
+        if self._cold is not None:
+            self._cold.reset(now)
         self._storing.clear()
         for request_id, state in list(self._requests.items()):
             state.stores = 0
@@ -232,7 +251,10 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
             self._finish_load(request, keys, slots)
 
     def shutdown(self) -> None:
-        """Let go of the slab."""
+        """Seal the cold tiers (bounded) and let go of the slab."""
+        if self._cold is not None:
+            self._cold.close()
+            self._cold = None
         if self._slab is not None:
             self._slab.close()
             self._slab = None

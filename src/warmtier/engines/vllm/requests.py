@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final
 
 from warmtier.core.errors import InternalError
-from warmtier.core.types import Key
+from warmtier.core.types import Key, TierKind
 from warmtier.tiering.request import Request
 
 _NOWHERE: Final = -1
@@ -24,7 +24,7 @@ class RequestState:
     """One request between ``on_new_request`` and its last completion.
 
     ``positions`` is vLLM's own dictionary, which grows as the request does. ``hit_from`` and ``hit_to`` bound the
-    positions that are hits in step ``asked_step``.
+    positions that are hits in step ``asked_step``. ``origins``: path indices [from, to) that were promoted, and whence.
     """
 
     request: Request
@@ -39,6 +39,7 @@ class RequestState:
     stores: int = 0
     loading: Sequence[Key] = ()
     loading_slots: Sequence[int] = ()
+    origins: Sequence[tuple[int, int, TierKind]] = ()
     path: list[Key] = field(default_factory=list)
 
     @property
@@ -70,6 +71,11 @@ class RequestState:
         self.hit_to = self.positions[self.path[start + usable - 1]] if usable else _NOWHERE
         self.pending = pending
         self.pending_to = first if pending else _NOWHERE
+
+    def origin(self, key: Key) -> TierKind:
+        """Return the tier that a hit came from: promoted chunks keep theirs."""
+        _, index = self.path_from(key)
+        return next((kind for first, last, kind in self.origins if first <= index < last), TierKind.HOST)
 
     def root_first(self, keys: Collection[Key]) -> Sequence[Key]:
         """Return ``keys`` ordered along the path; the same object if they are already."""

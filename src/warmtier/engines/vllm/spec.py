@@ -52,8 +52,6 @@ class WarmtierSpec(OffloadingSpec):  # type: ignore[misc]
         self._problems = engine_problems()
         if len({group.tokens_per_block for group in config.groups}) > 1:
             self._problems.append("KV groups of different block sizes (hybrid models) are not supported yet")
-        if self.settings.file is not None:
-            self._problems.append("the file tier is not connected to vLLM in this version")
         if getattr(config, "canonical_layout", False):
             self._problems.append("canonical_layout is not supported")
         self._manager: OffloadingManager | None = None
