@@ -9,13 +9,16 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export VLLM_NO_USAGE_STATS ?= 1
 
-.PHONY: setup lint format type layers ratchet test test-fast demo fuzz soak bench docs clean
+.PHONY: setup servers lint format type layers ratchet test test-fast demo fuzz soak bench docs clean
 .DELETE_ON_ERROR:
 
 setup:  ## make .venv and the demo model
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer with venv was found" >&2; \
 	  echo "  fix: install one, or say which: make setup PYTHON=/path/to/python3.11" >&2; exit 3; }
 	@$(PYTHON) scripts/setup_env.py
+
+servers:  ## real servers for the tests of far stores (Debian packages, needs root); without them those tests skip
+	apt-get install -y --no-install-recommends $$(grep -v '^#' requirements/servers.apt)
 
 lint: setup  ## style
 	$(BIN)/ruff check $(PATHS)
