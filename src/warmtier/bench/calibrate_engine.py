@@ -104,7 +104,7 @@ async def _loads(
     for length in (probe.lengths[-1], probe.lengths[-3]):
         prompt = tokens.unique(next(numbers), length)
         await client.complete(prompt, max_tokens=1, extra=EVERY_TOKEN)
-        for _ in range(-(-(probe.device_tokens or 0) // size) + 1):
+        for _ in range(-(-(probe.device_tokens or 0) // size)):
             other = tokens.unique(next(numbers), size)
             await client.complete(other, max_tokens=1, extra=EVERY_TOKEN)
         before = scrape(base_url)
