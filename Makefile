@@ -43,7 +43,8 @@ test-fast: setup  ## without real servers and slow tests
 demo: setup  ## the experiment on a real server; writes demo/result.json and demo/report.html
 	$(BIN)/warmtier demo --directory demo
 
-fuzz: setup  ## the state machines, with many more examples; HYPOTHESIS_EXAMPLES=n
+fuzz: setup  ## ten thousand schedules of faults and the state machines, with many more examples; HYPOTHESIS_EXAMPLES=n
+	$(BIN)/python scripts/fuzz_tiering.py --schedules $${SCHEDULES:-10000}
 	WARMTIER_FUZZ_EXAMPLES=$${HYPOTHESIS_EXAMPLES:-2000} $(BIN)/python -m pytest -m "not vllm" -k "machine or fuzz or stateful" --timeout=3600
 
 soak: setup  ## faults in every tier under load; SOAK_SECONDS=n

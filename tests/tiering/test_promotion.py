@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from warmtier.core.types import MissReason, TierKind
+from warmtier.core.types import MissReason, RequestId, TierKind
 from warmtier.testing.fakes import PART_BYTES, Driver, cold_tier, path_of, promotion, stored_below, with_file
 from warmtier.testing.fakes import PATH_A as A
 from warmtier.testing.fakes import PATH_B as B
 from warmtier.testing.invariants import check, check_quiet
-from warmtier.tiering.types import Delete, JobResult
+from warmtier.tiering.types import Delete, JobResult, Promote, RequestHints
 
 
 def test_a_promoted_chunk_is_served_and_keeps_its_origin() -> None:
@@ -121,14 +121,54 @@ def test_the_bytes_in_flight_are_bounded_and_the_prefix_that_fits_is_promoted() 
     assert (again.usable, again.pending) == (3, False), "a wait ends once, it is not begun anew"
 
 
-def test_the_jobs_in_flight_are_bounded() -> None:
+def test_the_jobs_in_flight_are_bounded_and_others_wait_for_their_turn_for_half_the_deadline() -> None:
     driver = with_file(slots=8, max_reads=1, capacity=1000)
     for name in ("a", "b", "c", "d"):
         driver.store(path_of(name, 4))
         driver.settle()
     assert driver.cache.lookup(driver.begin(), path_of("a", 4), 0, 0.0).pending
-    answer = driver.cache.lookup(driver.begin(), path_of("b", 4), 0, 0.0)
+    second = driver.begin()
+    assert driver.cache.lookup(second, path_of("b", 4), 0, 0.0).pending
+    assert len(driver.cache.state.jobs) == 1
+    answer = driver.cache.lookup(second, path_of("b", 4), 0, 1.0)
     assert (answer.pending, answer.reason) == (False, MissReason.PROMOTION_BUDGET)
+
+
+def test_a_burst_is_promoted_in_turns_and_the_first_to_ask_are_the_first_served() -> None:
+    driver = Driver(16, [cold_tier(capacity=1000)], promoting_requests=2)
+    names = [f"n{i}" for i in range(6)]
+    for name in names:
+        driver.store(path_of(name, 4))
+        driver.settle()
+    for name in ("x", "y", "z", "w"):
+        driver.store(path_of(name, 4))
+        driver.settle()
+    waiting = {name: driver.begin() for name in names}
+    served = []
+    for step in range(12):
+        now = step * 0.01
+        for name in [name for name in names if name not in served]:
+            answer = driver.cache.lookup(waiting[name], path_of(name, 4), 0, now)
+            if not answer.pending:
+                assert answer.usable == 4, (name, answer)
+                driver.cache.pin_for_load(waiting[name], path_of(name, 4), now)
+                driver.cache.load_done(waiting[name], path_of(name, 4), now)
+                served.append(name)
+        driver.cache.tick(now)
+        assert len(driver.cache.state.jobs) <= 2, "no more than two requests have promotions under way"
+        for action in driver.cache.take_actions():
+            if isinstance(action, Promote):
+                driver.cache.job_done(JobResult(action.job_id, [True] * len(action.keys)), now)
+    assert served == names
+
+
+def test_a_request_may_name_the_tiers_that_it_is_served_from() -> None:
+    driver = stored_below(with_file())
+    hints = RequestHints(load_kinds=frozenset({TierKind.HOST}))
+    request = driver.cache.begin_request(RequestId("picky"), 0.0, hints=hints)
+    answer = driver.cache.lookup(request, A, 0, 0.0)
+    assert (answer.usable, answer.pending, answer.reason) == (0, False, MissReason.HINT)
+    assert driver.cache.lookup(driver.begin(), A, 0, 0.0).pending
 
 
 def test_without_room_in_the_host_tier_a_promotion_is_a_miss() -> None:

@@ -7,6 +7,7 @@ answers must be true in the model.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from hypothesis import settings
@@ -20,6 +21,7 @@ from warmtier.tiering.request import Request
 from warmtier.tiering.types import Action, Clear, Delete, Demote, JobResult, Placement, Promote
 
 SLOTS = 8
+EXAMPLES = int(os.environ.get("WARMTIER_FUZZ_EXAMPLES", "60"))
 
 
 def path_from(branches: Sequence[int]) -> list[Key]:
@@ -203,4 +205,4 @@ class TieredCacheModel(RuleBasedStateMachine):
 
 
 TestTieredCacheModel = TieredCacheModel.TestCase
-TestTieredCacheModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTieredCacheModel.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, deadline=None)
