@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from server_process import Daemon, ServerUnavailableError, await_condition, free_port, listens
+from server_process import Daemon, ServerUnavailableError, await_condition, free_port, listens, make_certificate
 
 ACCESS_KEY: Final = "AKID"
 SECRET_KEY: Final = "SECRETKEY123"  # noqa: S105 - of a server that lives for one test run
@@ -52,7 +52,7 @@ setuser_match_path=
 rgw_max_chunk_size=4194304
 rgw_put_obj_min_window_size=16777216
 [client.rgw.a]
-rgw_frontends=beast endpoint=127.0.0.1:{port}
+rgw_frontends=beast endpoint=127.0.0.1:{port} {tls}
 rgw_thread_pool_size=16
 rgw_enable_usage_log=false
 rgw_enable_ops_log=false
@@ -66,11 +66,13 @@ class CephServer:
         missing = [name for name in ("radosgw", "ceph-mon", "ceph-osd", "ceph") if shutil.which(name) is None]
         if missing:
             raise ServerUnavailableError(f"{', '.join(missing)} not installed: {INSTALL}")
-        self.port = free_port()
+        self.port, self.tls_port = free_port(), free_port()
         self._home = home
         self._config = home / "ceph.conf"
         for name in ("mon", "osd", "run"):
             (home / name).mkdir(parents=True)
+        self.certificate, key = make_certificate(home)
+        tls = f"ssl_endpoint=127.0.0.1:{self.tls_port} ssl_certificate={self.certificate} ssl_private_key={key}"
         self._config.write_text(
             _CONFIG.format(
                 fsid=uuid.uuid4(),
@@ -78,6 +80,7 @@ class CephServer:
                 msgr1=free_port(),
                 msgr2=free_port(),
                 port=self.port,
+                tls=tls,
                 objectstore=objectstore,
                 device_bytes=device_bytes,
             )
@@ -94,6 +97,10 @@ class CephServer:
     def url(self, bucket: str, prefix: str = "") -> str:
         """Return the URL of an object tier in ``bucket``."""
         return f"s3://{bucket}/{prefix}?endpoint={self.endpoint}&region={REGION}"
+
+    def tls_url(self, bucket: str, prefix: str = "") -> str:
+        """Return the URL of an object tier in ``bucket``, encrypted, without the certificate to trust."""
+        return f"s3://{bucket}/{prefix}?endpoint=https://127.0.0.1:{self.tls_port}&region={REGION}"
 
     def start(self) -> None:
         """Start the cluster (about 15 seconds) and make the user. Raises ServerUnavailableError."""

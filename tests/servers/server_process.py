@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -36,6 +37,23 @@ def await_condition(condition: Callable[[], bool], timeout_s: float, what: str) 
         if time.monotonic() > deadline_s:
             raise ServerUnavailableError(f"{what} did not happen within {timeout_s:.0f} s")
         time.sleep(0.05)
+
+
+def make_certificate(home: Path) -> tuple[Path, Path]:
+    """Write a certificate for 127.0.0.1 and its key, PEM, below ``home``. Raises ServerUnavailableError."""
+    certificate, key = home / "cert.pem", home / "key.pem"
+    if shutil.which("openssl") is None:
+        raise ServerUnavailableError("openssl is not installed: apt-get install openssl")
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
+            "-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE",
+            "-keyout", str(key), "-out", str(certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return certificate, key
 
 
 class Daemon:

@@ -154,6 +154,19 @@ def test_a_missing_bucket_is_told(ceph_server: CephServer) -> None:
         make_store(ceph_server.url("no-such-bucket", "x")).open()
 
 
+def test_encrypted_connections_verify_the_server(ceph_server: CephServer, url: str) -> None:
+    bucket = url.removeprefix("s3://").split("/")[0]
+    encrypted = ceph_server.tls_url(bucket, "tls")
+    with pytest.raises(StoreError, match="cannot be reached"):
+        make_store(encrypted).open()
+    store = make_store(f"{encrypted}&ca={ceph_server.certificate}")
+    store.open()
+    put_chunks(store, range(3))
+    assert store.flush(10)
+    assert get_chunks(store, range(3)) == [OK] * 3
+    store.close()
+
+
 def test_nobody_listening_is_told_within_the_timeout(ceph_server: CephServer) -> None:
     url = f"s3://bucket/x?endpoint=http://127.0.0.1:{free_port()}&region=r"
     started_s = time.monotonic()

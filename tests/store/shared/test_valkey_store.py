@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from server_process import ServerUnavailableError, free_port
+from server_process import ServerUnavailableError, free_port, make_certificate
 from valkey_server import ValkeyServer, find_redis, find_valkey
 
 from warmtier.core.errors import StoreError
@@ -394,24 +392,12 @@ def test_typed_buffers_are_fine(server: ValkeyServer) -> None:
     store.close()
 
 
-def make_certificate(home: Path) -> None:
-    """Write ``cert.pem`` and ``key.pem`` for 127.0.0.1."""
-    subprocess.run(
-        [
-            "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
-            "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(home / "key.pem"), "-out", str(home / "cert.pem"),
-        ],
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
-
-
 def test_encrypted_connections_verify_the_server(server_home: Path, tmp_path: Path) -> None:
     program = find_redis()
-    if program is None or shutil.which("openssl") is None:
-        pytest.skip("redis-server (built with TLS) or openssl is not installed: apt-get install redis-server openssl")
-    make_certificate(tmp_path)
-    cert, key, port = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"), free_port()
+    if program is None:
+        pytest.skip("redis-server (built with TLS) is not installed: apt-get install redis-server")
+    cert, key = map(str, make_certificate(tmp_path))
+    port = free_port()
     tls = ["--tls-port", str(port), "--tls-cert-file", cert, "--tls-key-file", key, "--tls-auth-clients", "no"]
     home = server_home / "tls"
     home.mkdir()
