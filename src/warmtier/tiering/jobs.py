@@ -35,6 +35,7 @@ class Job:
     source: str | None = None
     late: bool = False
     waiters: set[Request] = field(default_factory=set)
+    owner: Request | None = None
 
 
 class JobTable:

@@ -87,6 +87,8 @@ class ReadPath:
             self._choose(request, plan, start, expired=expired)
         if expired:
             self._only_ready(plan)
+            if not request.turn and plan.reason is MissReason.ABSENT:
+                plan.reason = MissReason.PROMOTION_BUDGET
         elif any(piece.tier is not None or piece.waits for piece in plan.pieces):
             self._wait(request, plan, start, now)
         pending = any(piece.waits for piece in plan.pieces)
@@ -110,7 +112,7 @@ class ReadPath:
         plan = Plan(slots, self._state.config.parts_per_chunk)
         if slots:
             plan.pieces.append(Piece(None, start, at))
-        tiers = [(tier, tier.closed(now)) for tier in self._state.cold] if cold else []
+        tiers = self._open_tiers(request, now) if cold else []
         reason: MissReason | None = request.limit_reason if end < len(path) else None
         while at < end:
             piece = self._piece(path[at], at, tiers)
@@ -125,6 +127,13 @@ class ReadPath:
             at += 1
         plan.cut(at, reason)
         return plan
+
+    def _open_tiers(self, request: Request, now: float) -> list[tuple[ColdState, MissReason | None]]:
+        kinds = request.hints.load_kinds
+        return [
+            (tier, tier.closed(now) if kinds is None or tier.spec.kind in kinds else MissReason.HINT)
+            for tier in self._state.cold
+        ]
 
     def _piece(self, key: Key, at: int, tiers: Sequence[tuple[ColdState, MissReason | None]]) -> Piece | MissReason:
         if key in self._state.index.ready:
@@ -180,15 +189,25 @@ class ReadPath:
 
     def _wait(self, request: Request, plan: Plan, start: int, now: float) -> None:
         """Start what must be promoted and join what is on its way."""
+        deadline_s = self._state.config.pending_deadline_s
         if request.waiting_since_s is None:
             request.waiting_since_s = now
-            request.wait_until_s = now + self._state.config.pending_deadline_s
+            request.wait_until_s = now + deadline_s
+        cold = [piece for piece in plan.pieces if piece.tier is not None]
+        if cold and not self._promoter.has_turn(request, [piece.tier for piece in cold if piece.tier is not None]):
+            for piece in cold:
+                piece.waits = True
+            request.turn, request.wait_until_s = False, request.waiting_since_s + deadline_s / 2
+            return
+        if not request.turn:
+            request.turn, request.wait_until_s = True, request.waiting_since_s + deadline_s
         self._state.index.hold(list(plan.slots))
         for piece in plan.pieces:
             if piece.tier is None:
                 continue
+            latest_s = request.waiting_since_s + max(deadline_s, piece.tier.spec.deadline_cap_s)
             moving, reason = self._promoter.start(
-                piece.tier, request, request.path[piece.start : piece.stop], piece.start, now
+                piece.tier, request, request.path[piece.start : piece.stop], piece.start, now, latest_s
             )
             piece.waits = True
             if reason is not None:

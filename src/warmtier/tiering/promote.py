@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -28,15 +28,36 @@ class Promoter:
         self._eviction = eviction
         self._by_key: dict[Key, Job] = {}  # promotions in time, by key
         self._holds: deque[tuple[float, Request, Pin]] = deque()
+        self._clients: set[Request] = set()  # have promotions under way or not yet fetched
+        self._turn_wanted = False
 
     def job_of(self, key: Key) -> Job | None:
         """Return the promotion in flight that brings ``key``."""
         return self._by_key.get(key)
 
+    def has_turn(self, request: Request, tiers: Iterable[ColdState]) -> bool:
+        """Return whether the request may start promotions now.
+
+        Requests ask in the order in which they will be admitted; so the first have their chunks brought, and the host
+        tier is not emptied for those at the end of the queue.
+        """
+        config = self._state.config
+        self._clients = {client for client in self._clients if client.promoting or client.promoted}
+        if not self._clients or request in self._clients:
+            return True
+        slots = sum(client.promoting + sum(len(pin.slots) for pin in client.promoted) for client in self._clients)
+        free = (
+            len(self._clients) < config.promoting_requests
+            and slots < config.promoting_share * self._state.index.slots
+            and all(tier.reads.room_bytes() >= config.part_bytes * config.parts_per_chunk for tier in tiers)
+        )
+        self._turn_wanted = self._turn_wanted or not free
+        return free
+
     def start(
-        self, tier: ColdState, request: Request, keys: Sequence[Key], start: int, now: float
+        self, tier: ColdState, request: Request, keys: Sequence[Key], start: int, now: float, latest_s: float
     ) -> tuple[int, MissReason | None]:
-        """Start promoting ``keys``, consecutive on the path from index ``start``.
+        """Start promoting ``keys``, consecutive on the path from index ``start``. ``latest_s`` bounds its deadline.
 
         Return how many leading ones are on their way, and why not the others.
         """
@@ -61,9 +82,11 @@ class Promoter:
             cap_s=tier.spec.deadline_cap_s,
         )
         job = Job(
-            state.jobs.new_id(), JobKind.PROMOTE, tier.name, stored, size_bytes, now + deadline_s, state.epoch,
-            np.array(slots, dtype=np.intp), start,
+            state.jobs.new_id(), JobKind.PROMOTE, tier.name, stored, size_bytes, min(now + deadline_s, latest_s),
+            state.epoch, np.array(slots, dtype=np.intp), start, owner=request,
         )  # fmt: skip
+        request.promoting += len(slots)
+        self._clients.add(request)
         tier.breaker.started(now)
         tier.reads.add(size_bytes)
         state.jobs.add(job)
@@ -80,6 +103,8 @@ class Promoter:
             tier.end_reading(job.keys)
             self._drop_bad(job, tier, result, now)
         self._judge(job, tier, result, now)
+        if job.owner is not None and not job.late and job.epoch == self._state.epoch:
+            job.owner.promoting -= len(job.slots)
         if job.late or job.epoch != self._state.epoch:
             self._state.index.release(job.slots.tolist())
             tier.counters.late += 1
@@ -91,6 +116,8 @@ class Promoter:
         """A promotion's deadline passed: its chunks are absent, its slots quarantined until ``done``."""
         if job.epoch != self._state.epoch:
             return
+        if job.owner is not None:
+            job.owner.promoting -= len(job.slots)
         self._state.index.quarantine_busy(job.keys)
         self._state.policy.remove(job.keys, now)
         self._forget_keys(job)
@@ -112,6 +139,8 @@ class Promoter:
         for job in {id(job): job for job in self._by_key.values()}.values():
             self._state.index.quarantine_busy(job.keys)
         self._by_key.clear()
+        for client in self._clients:
+            client.promoting = 0
         while self._holds:
             _, request, pin = self._holds.popleft()
             self._release(request, [pin])
@@ -126,6 +155,9 @@ class Promoter:
             if pin in request.promoted:
                 request.promoted.remove(pin)
                 self._state.index.unref(pin.slots)
+        if pins and self._turn_wanted:  # somebody's answer has changed
+            self._turn_wanted = False
+            self._state.index.version += 1
 
     def _forget_keys(self, job: Job) -> None:
         for key in job.keys:

@@ -55,6 +55,8 @@ class Request(Access[Key]):
     round_reason: MissReason | None = None
     origins: list[tuple[int, int, TierKind]] = field(default_factory=list)
     promoted: list[Pin] = field(default_factory=list)
+    promoting: int = 0  # slots that promotions started for it are writing
+    turn: bool = True  # False while it waits for others' promotions to be fetched
     pins: list[Pin] = field(default_factory=list)
 
     # stores
@@ -79,4 +81,5 @@ class Request(Access[Key]):
     def new_wait(self) -> None:
         """Forget the wait that led to a load: a later lookup starts afresh."""
         self.memo, self.counted, self.waiting_since_s, self.round_end = None, False, None, None
+        self.turn = True
         self.origins.clear()

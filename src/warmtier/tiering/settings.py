@@ -40,6 +40,9 @@ class CacheConfig:
 
     Deadlines are seconds from the moment a request first waits. ``load_conflict_wait_s`` is for engines that defer a
     request while another loads the same chunk (vLLM): after it the request recomputes; None: no such engine.
+    ``promoting_requests``: how many requests may have promotions under way or not yet fetched, in the order in which
+    they ask; ``promoting_share`` of the host's slots bounds them together. Others wait for their turn, for half of
+    ``pending_deadline_s`` at most.
     ``reset_quarantine_ticks``: ticks after ``reset`` until device transfers begun before it are known dead.
     """
 
@@ -53,6 +56,8 @@ class CacheConfig:
     pending_deadline_s: float = 2.0
     hold_deadline_s: float = 5.0
     load_conflict_wait_s: float | None = None
+    promoting_requests: int = 8
+    promoting_share: float = 0.5
     reset_quarantine_ticks: int = 2
     events: bool = True
     max_events: int = 65_536

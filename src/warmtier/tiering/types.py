@@ -38,7 +38,10 @@ class Placement(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestHints:
-    """What a client said about its request, already validated."""
+    """What a client said about its request, already validated.
+
+    ``load_kinds``: the tiers it may be served from beside the host; None: all.
+    """
 
     ranges: tuple[RetentionRange, ...] = ()
     decode_priority: int = DEFAULT_PRIORITY
@@ -47,6 +50,7 @@ class RequestHints:
     session: str | None = None
     no_store: bool = False
     no_load: bool = False
+    load_kinds: frozenset[TierKind] | None = None
 
 
 NO_HINTS = RequestHints()
