@@ -18,7 +18,7 @@ PROMPT = prompt_tokens(1, 1600)  # twelve chunks
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     directory = tmp_path_factory.mktemp("ranks")
-    with VllmServer(directory, tensor_parallel=2, capacity="1700KiB") as up:
+    with VllmServer(directory, tensor_parallel=2, capacity="3300KiB") as up:
         yield up
 
 

@@ -19,16 +19,24 @@ pytestmark = [
     pytest.mark.skipif(smollm2() is None, reason="no models/SmolLM2-135M-Instruct; run scripts/prepare_model.py"),
 ]
 
-PROMPTS = 6
+PROMPTS = 3
 TOKENS = 4 * BLOCK_TOKENS + 11
-OUTPUT = 16
+OUTPUT = 6
+DEVICE_BLOCKS = 8  # one prompt needs five, so each evicts the one before
 
 
 @pytest.fixture(scope="module", params=[("bfloat16", 4), ("float32", 1)], ids=["bfloat16", "float32"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     dtype, blocks_per_chunk = request.param
     path = tmp_path_factory.mktemp(f"text-{dtype}")
-    with VllmServer(path, model=smollm2(), blocks_per_chunk=blocks_per_chunk, capacity="640MiB", dtype=dtype) as up:
+    with VllmServer(
+        path,
+        model=smollm2(),
+        blocks_per_chunk=blocks_per_chunk,
+        device_blocks=DEVICE_BLOCKS,
+        capacity="640MiB",
+        dtype=dtype,
+    ) as up:
         yield up
         up.grace_s = (60.0, 5.0, 5.0)
         up.stop()

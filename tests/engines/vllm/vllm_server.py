@@ -1,4 +1,7 @@
-"""Real vLLM servers for the tests: a tiny random-weight model where digests judge, SmolLM2 where texts do."""
+"""Real vLLM servers for the tests: a tiny random-weight model where digests judge, SmolLM2 where texts do.
+
+The tiny one computes in float32: processors without AVX-512 multiply bfloat16 ten times slower.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
 
 from warmtier.bench.scrape import Scrape, scrape
 from warmtier.bench.server import Server
@@ -48,6 +54,29 @@ def smollm2() -> Path | None:
     return path if (path / "config.json").exists() else None
 
 
+def write_tiny_model(directory: Path) -> None:
+    """Write a random model with real weights: vLLM's dummy weights are the same on every tensor-parallel rank."""
+    hidden, inner, key_value, vocabulary = 256, 512, 128, 2048
+    shapes = {"model.embed_tokens.weight": (vocabulary, hidden), "lm_head.weight": (vocabulary, hidden)}
+    for layer in range(4):
+        attention, mlp = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp"
+        for name, rows in (("q", hidden), ("k", key_value), ("v", key_value)):
+            shapes[f"{attention}.{name}_proj.weight"] = (rows, hidden)
+            shapes[f"{attention}.{name}_proj.bias"] = (rows,)
+        shapes[f"{attention}.o_proj.weight"] = (hidden, hidden)
+        shapes |= {f"{mlp}.{name}_proj.weight": (inner, hidden) for name in ("gate", "up")}
+        shapes[f"{mlp}.down_proj.weight"] = (hidden, inner)
+    rng = np.random.default_rng(11)
+    weights = {name: rng.normal(0, 0.08, shape).astype(np.float32) for name, shape in shapes.items()}
+    norms = [
+        f"model.layers.{layer}.{name}_layernorm.weight" for layer in range(4) for name in ("input", "post_attention")
+    ]
+    weights |= {name: np.ones(hidden, np.float32) for name in [*norms, "model.norm.weight"]}
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(TINY))
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+
+
 @dataclass
 class Answer:
     """What came back for one request."""
@@ -69,7 +98,8 @@ class VllmServer(Server):
         blocks_per_chunk: int = 1,
         capacity: str = "256MiB",
         tensor_parallel: int = 1,
-        dtype: str = "bfloat16",
+        dtype: str = "float32",
+        device_blocks: int = DEVICE_BLOCKS,
         connector: str = "OffloadingConnector",
         settings: dict[str, Any] | None = None,
         flags: Sequence[str] = (),
@@ -81,9 +111,8 @@ class VllmServer(Server):
         self.is_tiny = model is None
         if model is None:
             model = directory / "tiny"
-            model.mkdir(exist_ok=True)
-            (model / "config.json").write_text(json.dumps(TINY))
-            flags = ["--load-format", "dummy", "--skip-tokenizer-init", *flags]
+            write_tiny_model(model)
+            flags = ["--skip-tokenizer-init", *flags]
         self.model = str(model)
         self.engine_id = f"test-{os.getpid()}-{directory.name}"
         transfer = {
@@ -100,8 +129,9 @@ class VllmServer(Server):
         }
         command = [
             sys.executable, "-m", "vllm.entrypoints.openai.api_server",
-            "--model", self.model, "--dtype", dtype, "--enforce-eager", "--max-model-len", "2048",
-            "--num-gpu-blocks-override", str(DEVICE_BLOCKS), "--block-size", str(BLOCK_TOKENS),
+            "--model", self.model, "--dtype", dtype, "--enforce-eager",
+            "--max-model-len", str(min(2048, device_blocks * BLOCK_TOKENS - BLOCK_TOKENS)),
+            "--num-gpu-blocks-override", str(device_blocks), "--block-size", str(BLOCK_TOKENS),
             "--enable-prompt-tokens-details", "--no-enable-log-requests",
             "--tensor-parallel-size", str(tensor_parallel),
             "--kv-transfer-config", json.dumps(transfer), *flags,
