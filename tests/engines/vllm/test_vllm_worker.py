@@ -284,6 +284,23 @@ def test_wait_blocks_until_the_jobs_named_are_done_and_ignores_unknown_ones() ->
     pool.close()
 
 
+def test_a_job_whose_end_cannot_be_noted_has_failed_and_the_thread_lives_on() -> None:
+    def broken(job: CopyJob) -> None:
+        if job.job_id == 1:
+            raise OSError("disk full")
+
+    gate = Gate()
+    gate.open.set()
+    pool = CopyPool(1, broken)
+    for job_id in (1, 2):
+        pool.submit(_job(job_id, gate, is_load=True))
+        pool.wait({job_id})
+    first, second = pool.take_done()
+    assert (first.failed_slots, second.failed_slots) == ({1}, set())
+    assert isinstance(first.error, OSError)
+    pool.close()
+
+
 def test_an_empty_job_ends_too() -> None:
     pool = CopyPool(2, lambda _: None)
     pool.submit(_job(1, Gate(), is_load=True, moves=0))

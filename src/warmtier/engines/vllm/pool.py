@@ -126,7 +126,11 @@ class CopyPool:
         if not last:
             return
         job.seconds = time.perf_counter() - job.started_s
-        self._on_done(job)
+        try:
+            self._on_done(job)
+        except Exception as raised:  # noqa: BLE001 - nobody was told how the job ended: it failed
+            job.error = job.error or raised
+            job.failed_slots |= {move[2] for move in job.moves}
         with self._changed:
             del self._running[job.job_id]
             self._done.append(job)

@@ -251,9 +251,12 @@ def _wait_until_ready(files: SlabFiles, timeout_s: float) -> int:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:
-            descriptor = os.open(files.slab, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(files.slab, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError as error:
             raise RequirementError(f"{files.slab} is gone", why="the worker that made it has failed") from error
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            os.close(descriptor)
+            raise RequirementError(f"{files.slab} belongs to another user")
         head = os.pread(descriptor, _PREAMBLE.size, 0)
         if len(head) == _PREAMBLE.size and _PREAMBLE.unpack(head)[2] == _READY:
             return descriptor
