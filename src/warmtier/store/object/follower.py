@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Final
 
 from warmtier.core.types import Key
 from warmtier.store.object.client import Failure, Listed, RequestError
@@ -14,6 +15,8 @@ from warmtier.store.object.names import ManifestName, parse_manifest, parse_pack
 from warmtier.store.object.state import State
 
 Found = tuple[ManifestName, Listed]
+_OWN_SHARE: Final = 10
+"""One part in so many of the index is not for others' chunks, so that they never keep this replica from storing."""
 
 
 class Follower:
@@ -134,7 +137,7 @@ class Follower:
         parsed = parse_pack(*entry.name.split("/", 1)) if entry.name.startswith(f"{writer}/") else None
         if parsed is None or parsed.expires_s <= self._state.now_s() or index.pack(entry.name) is not None:
             return
-        if not index.has_room(len(entry.index.keys)):
+        if not index.has_room(len(entry.index.keys) + self._state.options.index_chunks // _OWN_SHARE):
             self._state.counters.index_full += 1
             return
         pack = Pack(entry.name, writer, parsed.expires_s, entry.size_bytes)

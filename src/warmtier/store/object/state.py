@@ -93,13 +93,14 @@ class State:
         """Return the path of a manifest."""
         return f"{self.root}/m/{name}"
 
-    def drop_own(self, names: Sequence[str]) -> list[Key]:
+    def drop_own(self, names: Sequence[str], *, doom: bool = True) -> list[Key]:
         """Forget packs of this writer and doom their objects; return the keys that can no longer be read. Locked."""
         lost: list[Key] = []
         for name in names:
             lost.extend(self.index.drop_pack(name))
             self.budget.release(name)
-            self.doomed.append(self.pack_path(name))
+            if doom:
+                self.doomed.append(self.pack_path(name))
         return lost
 
     async def delete_doomed(self) -> None:

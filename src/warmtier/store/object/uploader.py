@@ -29,14 +29,16 @@ class Uploader:
         """Send one pack and note how it ended. Never raises RequestError."""
         async with self._slots:
             started_s = time.perf_counter()
-            view = self._complete(draft)
+            tried = False
             try:
+                view = self._complete(draft)
                 await self._state.delete_doomed()
+                tried = True
                 await self._send(self._state.pack_path(draft.pack.name), view)
             except RequestError as error:
-                self._failed(draft, error)
+                self._failed(draft, error, tried=tried)
             except BaseException:
-                self._failed(draft, RequestError(Failure.UNAVAILABLE, ""))
+                self._failed(draft, RequestError(Failure.UNAVAILABLE, ""), tried=tried)
                 raise
             else:
                 self._sent(draft, time.perf_counter() - started_s)
@@ -77,12 +79,13 @@ class Uploader:
             self._publisher.note_added(pack)
             state.lock.notify_all()
 
-    def _failed(self, draft: Draft, error: RequestError) -> None:
+    def _failed(self, draft: Draft, error: RequestError, *, tried: bool) -> None:
         state, pack = self._state, draft.pack
         with state.lock:
             if not state.failing:
                 logger.warning("a pack of %d chunks was not stored: %s", len(pack.keys), error)
-            state.lost.extend(state.drop_own([pack.name]))
+            # What was sent may arrive yet. What was not must not make the list of objects to delete grow.
+            state.lost.extend(state.drop_own([pack.name], doom=tried))
             # A request that timed out may still be sending from this memory.
             state.filler.release(draft.region, reuse=error.failure is not Failure.TIMEOUT)
             state.drafts.discard(draft)

@@ -105,6 +105,8 @@ class Writer:
                 return WriteOutcome.NO_ROOM
             if not state.lock.wait(max(0.0, call.deadline_s - time.monotonic())):
                 return WriteOutcome.TIMEOUT
+        if victims and state.failing and state.doomed:
+            return WriteOutcome.ERROR  # an outage must not empty the tier for chunks that do not arrive either
         for name in victims:
             self._publisher.note_removed(name)
         call.result.evicted.extend(state.drop_own(victims))
