@@ -22,15 +22,18 @@ from warmtier.tiering.settings import CacheConfig, ColdTier, HostTier
 from warmtier.trace.synth import SynthTrace
 
 CHUNK = 16
-FILE_BYTES = 40 * CHUNK * 4096
+FILE_CHUNKS = 250
+FILE_BYTES = FILE_CHUNKS * CHUNK * 4096
 
 
 def sim_settings(policy: str, *, cold: bool, blocks_per_chunk: int = 1) -> SimSettings:
     engine = EngineModel(
-        60, CHUNK, PrefillSpeed(1e-4), max_num_batched_tokens=256, max_num_seqs=4, step_s=0.01, steal=0.1
+        100, CHUNK, PrefillSpeed(1e-4), max_num_batched_tokens=256, max_num_seqs=4, step_s=0.01, steal=0.1
     )
-    tier = ColdModel("file", TierKind.FILE, 40, policy, read=LinkSpeed(5e7, 0.002), write=LinkSpeed(5e7, 0.002))
-    host = HostModel(20, policy, load=LinkSpeed(1e8, 0.001), store=LinkSpeed(1e8, 0.001))
+    tier = ColdModel(
+        "file", TierKind.FILE, FILE_CHUNKS, policy, read=LinkSpeed(5e7, 0.002), write=LinkSpeed(5e7, 0.002)
+    )
+    host = HostModel(60, policy, load=LinkSpeed(1e8, 0.001), store=LinkSpeed(1e8, 0.001))
     return SimSettings(
         engine, host, (tier,) if cold else (), kv_bytes_per_token=4096 // blocks_per_chunk,
         blocks_per_chunk=blocks_per_chunk, concurrency=6,
@@ -38,7 +41,7 @@ def sim_settings(policy: str, *, cold: bool, blocks_per_chunk: int = 1) -> SimSe
 
 
 def trace(seed: int, requests: int = 60) -> SynthTrace:
-    knobs = {"requests": requests, "seed": seed, "chunk_tokens": CHUNK, "live_sessions": 8, "start_tokens": 64}
+    knobs = {"requests": requests, "seed": seed, "chunk_tokens": CHUNK, "live_sessions": 8, "start_tokens": 320}
     return SynthTrace("tight-device", {name: str(value) for name, value in (knobs | {"turn_tokens": 40}).items()})
 
 

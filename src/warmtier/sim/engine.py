@@ -56,6 +56,7 @@ class Engine:
         self.waiting: deque[SimRequest] = deque()
         self.holding: deque[SimRequest] = deque()
         self.running: list[SimRequest] = []
+        self._prefills: dict[SimRequest, None] = {}  # loading, or not yet computed to their end
         self.steps = 0
         self._progress = 0
         self._loop = loop
@@ -209,6 +210,10 @@ class Engine:
             self._schedule_waiting(plan, budget)
         for request, before, new in plan.work:
             request.computed = before + new
+            if request.computed < request.tokens:
+                self._prefills[request] = None
+            elif request in self._prefills:
+                del self._prefills[request]
         return plan
 
     def _schedule_running(self, plan: Plan, budget: int) -> int:
@@ -239,6 +244,7 @@ class Engine:
     def _preempt(self, request: SimRequest, plan: Plan) -> None:
         plan.preempted = True
         plan.work = [item for item in plan.work if item[0] is not request]
+        self._prefills.pop(request, None)
         self.pool.release(request.blocks)
         request.blocks, request.keyed, request.computed = [], 0, 0
         request.phase = Phase.WAITING
@@ -306,6 +312,7 @@ class Engine:
         if external and self._connector is not None:
             self._connector.start_load(request, computed, external)
             request.phase, request.load_start_s = Phase.LOADING, self._loop.now
+            self._prefills[request] = None
             return None
         self._set_keys(request, request.computed + new)
         return new
@@ -334,8 +341,7 @@ class Engine:
     def _reserved(self) -> int:
         """Return the blocks that prefills and loads under way still need: a load must leave them."""
         size = self._model.block_tokens
-        under_way = [r for r in self.running if r.computed < r.tokens - 1 or not r.emitted]
-        return sum(-(-request.tokens // size) - len(request.blocks) for request in (*under_way, *self.holding))
+        return sum(-(-request.tokens // size) - len(request.blocks) for request in self._prefills)
 
     def _reserve(self, request: SimRequest, hit: list[int], tokens: int, kept: int, plan: Plan) -> bool:
         """Take the blocks hit and new ones for all of ``tokens``, if the whole prompt can be held."""
