@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from warmtier.policy.arc import ArcPolicy
 from warmtier.policy.base import EvictionPolicy
 from warmtier.policy.evidence import EvidencePolicy
 from warmtier.policy.index import IndexConfig, IndexPolicy, Rule
@@ -36,6 +37,7 @@ class TestEveryPolicy(PolicySuite):
 
 
 TestLruMachine = policy_machine(LruPolicy).TestCase
+TestArcMachine = policy_machine(ArcPolicy).TestCase
 TestIndexMachine = policy_machine(IndexPolicy).TestCase
 TestEagerIndexMachine = policy_machine(eager_index).TestCase
 TestTouch2Machine = policy_machine(touch2).TestCase

@@ -21,12 +21,12 @@ class EvidenceConfig:
     """
 
     index: IndexConfig = field(default_factory=IndexConfig)
-    shadow_chunks: int = 4_000
+    shadow_chunks: int = 1_000
     share_min: float = 1 / 64
     margin: float = 0.002
-    sigmas: float = 2.0
-    half_life: float = 1_000.0
-    patience: int = 20
+    sigmas: float = 4.0
+    half_life: float = 3_000.0
+    patience: int = 50
 
 
 class EvidencePolicy(IndexPolicy[K]):

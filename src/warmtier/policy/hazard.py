@@ -117,7 +117,11 @@ class ReuseTable:
         live = np.bincount(flat, weights=counts, minlength=CLASSES * self.bins.count).reshape(shape)
         lives = reused + np.array(self._censored).reshape(shape) + live
         exposed = np.flip(np.flip(lives, 1).cumsum(1), 1)
-        self.index = gittins(self._hazard(reused, exposed), self._widths).tolist()
+        hazard = self._hazard(reused, exposed)
+        rows, inverse = np.unique(
+            hazard, axis=0, return_inverse=True
+        )  # classes without chunks share their parents' row
+        self.index = gittins(rows, self._widths)[inverse].tolist()
         self.built = True
         if self._sum > self._memory:
             self._halve()
@@ -141,15 +145,20 @@ class ReuseTable:
 
 
 def gittins(hazard: Floats, widths_s: Floats) -> Floats:
-    """Return the index (reuses per second held) of every class at the start of every age bin."""
+    """Return the index (reuses per second held) of every class at the start of every age bin.
+
+    With S(i) the share still waiting at the start of bin i and H(i) the time held until then, the index at bin a is the
+    largest (S(a) - S(b)) / (H(b) - H(a)) over b > a: what was waiting at a cancels out.
+    """
     classes, count = hazard.shape
-    best = np.zeros((classes, count))
-    held = widths_s * (1 - hazard / 2)  # who is used again within a bin holds its place for half of it
-    for start in range(count):
-        tail = hazard[:, start:]
-        alive = np.cumprod(1 - tail, axis=1)
-        alive = np.concatenate((np.ones((classes, 1)), alive[:, :-1]), axis=1)
-        chance = np.cumsum(alive * tail, axis=1)
-        time = np.cumsum(alive * held[:, start:], axis=1)
-        best[:, start] = (chance / time).max(axis=1)
+    hazard = hazard.clip(0.0, 0.999)  # keeps every age reachable
+    waiting = np.ones((classes, count + 1))
+    np.cumprod(1 - hazard, axis=1, out=waiting[:, 1:])
+    held = np.zeros((classes, count + 1))  # who is used again within a bin holds its place for half of it
+    np.cumsum(waiting[:, :-1] * (1 - hazard / 2) * widths_s, axis=1, out=held[:, 1:])
+    tiny = np.finfo(np.float64).tiny
+    reused = waiting[:, :count, None] - waiting[:, None, 1:]
+    spent = (held[:, None, 1:] - held[:, :count, None]).clip(tiny, None)
+    reused[:, ~np.triu(np.ones((count, count), bool))] = 0.0
+    best: Floats = (reused / spent).max(axis=2)
     return best

@@ -41,8 +41,8 @@ class IndexConfig:
     ghosts_extra_max: int = 500_000
     rebuild_first: int = 20
     rebuild_every: int = 100
-    shrinkage: float = 60.0
-    leaf_weight: float = 0.85
+    shrinkage: float = 100.0
+    leaf_weight: float = 0.7
 
 
 class _Request(Generic[K]):
@@ -163,7 +163,7 @@ class IndexPolicy(EvictionPolicy[K]):
             if key in tree.cached and key not in tree.below and not pinned(key):
                 segment = tree.where[key]
                 if segment.keys[-1] == key:
-                    victims.append(tree.demote_tail(segment))
+                    victims += tree.demote_tails(segment, [key])
         self._trim(now)
         return victims
 

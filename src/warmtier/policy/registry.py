@@ -30,6 +30,7 @@ _PRODUCTION: Final[Mapping[str, _Place]] = {
     "evidence": _Place("warmtier.policy.evidence", "EvidencePolicy", "EvidenceConfig"),
     "index": _Place("warmtier.policy.index", "IndexPolicy", "IndexConfig"),
     "lru": _Place("warmtier.policy.lru", "LruPolicy"),
+    "arc": _Place("warmtier.policy.arc", "ArcPolicy"),
 }
 
 

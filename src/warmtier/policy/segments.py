@@ -211,18 +211,18 @@ class SegmentTree(Generic[K]):
         self.where.update(zip(keys, repeat(segment)))
         self.slab.counts[segment.slot] += len(keys)
 
-    def demote_tail(self, segment: Segment[K]) -> K:
-        """Turn the last resident chunk of ``segment`` into a ghost and return it."""
-        key = segment.keys.pop()
-        self.cached.discard(key)
+    def demote_tails(self, segment: Segment[K], tails: list[K]) -> list[K]:
+        """Turn the last resident chunks of ``segment``, ``tails`` (deepest first), into ghosts; return them."""
+        del segment.keys[len(segment.keys) - len(tails) :]
+        self.cached.difference_update(tails)
         if not segment.ghosts:
             self.ghostly[segment] = None
-        segment.ghosts.append(key)
-        self.ghost_count += 1
+        segment.ghosts += tails
+        self.ghost_count += len(tails)
         if not segment.keys:
             self._dequeue(segment)
             self._unhang_resident(segment)
-        return key
+        return tails
 
     def refresh(self, segment: Segment[K], now: float) -> None:
         """Count the segment as used now."""

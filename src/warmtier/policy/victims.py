@@ -100,14 +100,16 @@ class Victims(Generic[K]):
         taken: list[K] = []
         if segment.owner is self._owner and self._owner is not None:
             return taken
-        tree, pinned, own, guard = self._tree, self._pinned, self._own, self.guard
-        keys, below = segment.keys, tree.below
-        for _ in range(min(count, len(keys)) if many else 1):
-            key = keys[-1]
-            if key in below or key == guard or key in own or pinned(key):
+        tree, pinned, own = self._tree, self._pinned, self._own
+        below = tree.below
+        tails = segment.keys[: -count - 1 : -1] if many else segment.keys[-1:]
+        if not own and self.guard not in tails and below.keys().isdisjoint(tails) and not any(map(pinned, tails)):
+            return tree.demote_tails(segment, tails)
+        for key in tails:
+            if key in below or key == self.guard or key in own or pinned(key):
                 break
-            taken.append(tree.demote_tail(segment))
-        return taken
+            taken.append(key)
+        return tree.demote_tails(segment, taken) if taken else taken
 
     def _skip(self, class_: int, segment: Segment[K]) -> None:
         queue = self._tree.queues[class_]
