@@ -31,6 +31,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "sim": ("warmtier.cli.sim", "Ask what a policy or a size would have done on a trace."),
     "calibrate": ("warmtier.cli.calibrate", "Measure this machine and a running server; write the calibration file."),
     "tier": ("warmtier.cli.tier", "Look into the directory of a file tier: list, verify, collect."),
+    "ctl": ("warmtier.cli.ctl", "Switch tiers, show figures and explain decisions of a running engine."),
 }
 """Name: (module, one line for the help)."""
 

@@ -11,6 +11,7 @@ from warmtier.policy.admission import Admitter, AllOf, MinimumPriority, NthTouch
 from warmtier.policy.registry import create_policy
 from warmtier.store.file.store import FileStore, engine_directory
 from warmtier.tiering.cache import TieredCache
+from warmtier.tiering.calibration import Calibration
 from warmtier.tiering.settings import CacheConfig, ColdTier, HintLimits, HostTier, TenantQuota
 
 FILE_TIER = "file"
@@ -20,6 +21,7 @@ FILE_TIER = "file"
 class Shape:
     """What the engine decides: sizes and counts of one cache.
 
+    ``defers_shared_loads``: the engine holds a request back while another loads one of its chunks.
     ``part_bytes``: bytes of one part (one KV group) of a chunk; ``host_slots``: how many parts the host tier holds.
     """
 
@@ -29,15 +31,16 @@ class Shape:
     parts_per_chunk: int = 1
     prompt_only: bool = False
     events: bool = True
+    defers_shared_loads: bool = False
 
 
-def assemble_cache(config: EngineConfig, shape: Shape) -> TieredCache:
+def assemble_cache(config: EngineConfig, shape: Shape, calibration: Calibration | None = None) -> TieredCache:
     """Return the tiered cache with every tier of ``config``, in its modes. Pure: opens nothing."""
     host = HostTier(
         create_policy(config.host.policy, shape.host_slots), shape.host_slots, _admitter(config.host.admission)
     )
     cold = [_cold_tier(config.file, shape)] if config.file is not None else []
-    cache = TieredCache(cache_config(config, shape), host, cold)
+    cache = TieredCache(cache_config(config, shape), host, cold, calibration=calibration)
     modes = {host.name: config.host.mode}
     if config.file is not None:
         modes[FILE_TIER] = config.file.mode
@@ -55,6 +58,8 @@ def cache_config(config: EngineConfig, shape: Shape) -> CacheConfig:
         parts_per_chunk=shape.parts_per_chunk,
         offload_prompt_only=shape.prompt_only,
         pending_deadline_s=config.loading.pending_deadline,
+        promoting_requests=config.loading.promoting_requests,
+        load_conflict_wait_s=config.loading.pending_deadline if shape.defers_shared_loads else None,
         host_min_tokens=config.loading.minimum_tokens,
         load_margin=config.loading.margin,
         events=shape.events,

@@ -122,6 +122,12 @@ class Loading(Section):
         1.25, description="load from a cold tier only where computing would take this many times longer"
     )
     pending_deadline: Duration = Field(duration("2s"), description="longest wait for chunks that are on their way")
+    promoting_requests: Count = Field(
+        8, description="requests whose chunks are brought up from cold tiers at once, in the order of admission"
+    )
+    calibration: Path | None = Field(
+        None, description="file of `warmtier calibrate`: speeds to decide by until enough was measured; null: none"
+    )
 
 
 class Hints(Section):
@@ -149,9 +155,28 @@ class Engine(Section):
     memory_headroom: Size = Field(size("1GiB"), description="free memory that must remain after the host tier is taken")
     log_interval: Duration = Field(duration("60s"), description="time between two lines that say whether it works")
     verify: Verify = Field(Verify.SAMPLE, description="digest checks of loads from host memory: off, sample or always")
+    control: bool = Field(default=True, description="listen on a Unix domain socket for `warmtier ctl`")
+    control_socket: Path | None = Field(
+        None, description="where to listen; data-parallel engines add .dpN; null: in the user's runtime directory"
+    )
     copy_threads: Count | None = Field(
         None, description="threads per worker that copy KV on the CPU platform; null: 1, or 2 from four processors on"
     )
+
+
+class AccessLog(Section):
+    """One line per request that has ended: lengths, hits per tier, decision, reason, waits. Keys are keyed hashes."""
+
+    path: Path | None = Field(None, description="file to write; data-parallel engines add .dpN; null: no access log")
+    capacity: Size = Field(size("256MiB"), description="hard bound on the log's bytes, rotated files included")
+    files: Annotated[int, Field(ge=2)] = Field(4, description="files that share the capacity; the oldest is removed")
+    queue: Count = Field(4096, description="requests waiting to be written; more are dropped and counted")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.path is not None and not self.path.is_absolute():
+            raise ValueError(f"path {str(self.path)!r} is relative; the engine's working directory is not yours")
+        return self
 
 
 class EngineConfig(Section):
@@ -163,6 +188,7 @@ class EngineConfig(Section):
     hints: Hints = Field(default_factory=Hints, description="bounds on hints")
     tenants: dict[str, Tenant] = Field(default_factory=dict, description="bounds by tenant name")
     engine: Engine = Field(default_factory=Engine, description="behaviour inside the engine")
+    access_log: AccessLog = Field(default_factory=AccessLog, description="what became of each request")
 
 
 class Connector(enum.StrEnum):

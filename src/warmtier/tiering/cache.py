@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from warmtier.core.errors import ConfigError, UsageError
-from warmtier.core.types import Key, RequestId, TierMode
+from warmtier.core.types import Key, RequestId, TierKind, TierMode
 from warmtier.policy.base import Access
 from warmtier.tiering.calibration import Calibration
 from warmtier.tiering.cold import READY, ColdState
@@ -208,6 +208,25 @@ class TieredCache:
         """All device transfers begun before the last ``reset`` are known to be dead."""
         del now
         self._resets.flushed()
+
+    def evict(self, keys: Collection[Key], now: float) -> dict[str, int]:
+        """Give ``keys`` up in every tier; return how many each tier gave up. What is being read goes when it was read.
+
+        Not between a ``lookup`` and the ``tick`` after it. What is being written right now stays.
+        """
+        state = self.state
+        gone = state.index.drop(keys)
+        state.policy.remove(gone, now)
+        state.emit(state.host.name, TierKind.HOST, gone, removed=True)
+        counts = {state.host.name: len(gone)}
+        for tier in state.cold:
+            left = tier.forget([key for key in keys if tier.readable(key) and key not in tier.reading], now)
+            if left:
+                state.actions.append(Delete(tier.name, left))
+                state.emit(tier.name, tier.spec.kind, left, removed=True)
+            counts[tier.name] = len(left)
+        state.fit_policy()
+        return counts
 
     def set_mode(self, tier: str, mode: TierMode, now: float, *, why: str = "operator") -> None:
         """Switch a tier off or on. Raises UsageError for an unknown tier or a mode that is not available."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from vllm.v1.kv_offload.base import Locality, Medium
-from vllm_mini_engine import BLOCK_TOKENS, MiniEngine
+from vllm_mini_engine import BLOCK_TOKENS, cold_engine, fill, tokens
 
 from warmtier.core.types import StoreOutcome, TierMode
 from warmtier.store.file.io import Directory
@@ -19,58 +18,11 @@ from warmtier.store.file.store import engine_directory
 SEED = 11
 
 
-def _tokens(seed: int, blocks: int, extra: int = 1) -> list[int]:
-    rng = random.Random(seed)
-    return [rng.randrange(1000) for _ in range(blocks * BLOCK_TOKENS + extra)]
-
-
-def _engine(path: Path, name: str = "one", *, slots: int = 8, opened: bool = True, **options: Any) -> MiniEngine:
-    """``slots`` host places above a file tier that is never full."""
-    directory = path / name
-    directory.mkdir(exist_ok=True)
-    file = {
-        "directory": str(path / "kv"),
-        "capacity": "64MiB",
-        "segment_size": "4MiB",
-        "free_space_floor": "0B",
-        "policy": "lru",
-        **options.pop("file", {}),
-    }
-    settings = {
-        "file": file,
-        "host": {"capacity": "1MiB", "policy": "lru"},
-        "loading": {"pending_deadline": "60s"},
-        **options.pop("settings", {}),
-    }
-    engine = MiniEngine(directory, slots=slots, settings=settings, **options)
-    if opened:
-        engine.open_cold()
-    return engine
-
-
-def _fill(engine: MiniEngine, seeds: range, blocks: int = 6) -> None:
-    for seed in seeds:
-        engine.serve(_tokens(seed, blocks))
-
-
-@pytest.fixture(autouse=True)
-def _no_static_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prompts of this engine are tiny: without figures, loads from a cold tier would be refused as too short."""
-    from warmtier.tiering import settings
-
-    original = settings.CacheConfig.__init__
-
-    def tiny(self: settings.CacheConfig, *arguments: Any, **options: Any) -> None:
-        original(self, *arguments, **{"static_min_tokens": 1, **options})
-
-    monkeypatch.setattr(settings.CacheConfig, "__init__", tiny)
-
-
 def test_a_prefix_that_the_host_gave_up_comes_back_from_the_file_tier(tmp_path: Path) -> None:
-    engine = _engine(tmp_path)
-    _fill(engine, range(4))
+    engine = cold_engine(tmp_path)
+    fill(engine, range(4))
     assert engine.cache.stats().tiers["host"].counters.evictions > 0
-    warm = engine.serve(_tokens(0, 6))
+    warm = engine.serve(tokens(0, 6))
     assert warm.loaded_tokens == 6 * BLOCK_TOKENS
     assert warm.deferred_steps >= 1
     stats = engine.cache.stats().tiers["file"]
@@ -81,52 +33,52 @@ def test_a_prefix_that_the_host_gave_up_comes_back_from_the_file_tier(tmp_path: 
 
 
 def test_a_restart_finds_what_the_engine_before_stored(tmp_path: Path) -> None:
-    first = _engine(tmp_path, "first")
-    _fill(first, range(3))
+    first = cold_engine(tmp_path, "first")
+    fill(first, range(3))
     first.close()
-    second = _engine(tmp_path, "second")
+    second = cold_engine(tmp_path, "second")
     assert second.cache.stats().tiers["file"].resident == 18
-    assert second.serve(_tokens(1, 6)).loaded_tokens == 6 * BLOCK_TOKENS
+    assert second.serve(tokens(1, 6)).loaded_tokens == 6 * BLOCK_TOKENS
     second.close()
 
 
 def test_other_weights_find_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = _engine(tmp_path, "first")
-    _fill(first, range(2))
+    first = cold_engine(tmp_path, "first")
+    fill(first, range(2))
     first.close()
     import vllm_mini_engine
 
     monkeypatch.setitem(vllm_mini_engine.FACTS, "weights", "others")
-    second = _engine(tmp_path, "second")
+    second = cold_engine(tmp_path, "second")
     assert second.cache.stats().tiers["file"].resident == 0
-    assert second.serve(_tokens(1, 6)).loaded_tokens == 0
+    assert second.serve(tokens(1, 6)).loaded_tokens == 0
     second.close()
 
 
 def test_a_reset_reaches_the_file_tier_and_what_follows_is_not_found_by_the_next_start(tmp_path: Path) -> None:
-    first = _engine(tmp_path, "first")
-    _fill(first, range(3))
+    first = cold_engine(tmp_path, "first")
+    fill(first, range(3))
     first.manager.reset_cache()
     first.idle()
-    assert first.serve(_tokens(0, 6)).loaded_tokens == 0
-    assert first.serve(_tokens(0, 6)).loaded_tokens == 6 * BLOCK_TOKENS
-    _fill(first, range(10, 13))
-    assert first.serve(_tokens(0, 6)).loaded_tokens == 6 * BLOCK_TOKENS, "the new epoch has a file tier as well"
+    assert first.serve(tokens(0, 6)).loaded_tokens == 0
+    assert first.serve(tokens(0, 6)).loaded_tokens == 6 * BLOCK_TOKENS
+    fill(first, range(10, 13))
+    assert first.serve(tokens(0, 6)).loaded_tokens == 6 * BLOCK_TOKENS, "the new epoch has a file tier as well"
     first.close()
-    second = _engine(tmp_path, "second")
+    second = cold_engine(tmp_path, "second")
     assert second.cache.stats().tiers["file"].resident == 0
     second.close()
 
 
 def test_a_reset_before_the_store_is_open_hides_what_it_holds(tmp_path: Path) -> None:
-    first = _engine(tmp_path, "first")
-    _fill(first, range(3))
+    first = cold_engine(tmp_path, "first")
+    fill(first, range(3))
     first.close()
-    second = _engine(tmp_path, "second", opened=False)
+    second = cold_engine(tmp_path, "second", opened=False)
     second.manager.reset_cache()
     second.open_cold()
     assert second.cache.stats().tiers["file"].resident == 0
-    assert second.serve(_tokens(1, 6)).loaded_tokens == 0
+    assert second.serve(tokens(1, 6)).loaded_tokens == 0
     second.close()
 
 
@@ -137,7 +89,7 @@ def test_a_locked_directory_turns_the_tier_off_until_the_lock_is_free(
     directory.mkdir(parents=True)
     opened = Directory(directory)
     lock = DirectoryLock(opened)
-    engine = _engine(tmp_path, opened=False)
+    engine = cold_engine(tmp_path, opened=False)
     assert engine.cold is not None
     for tier in engine.cold._tiers.values():
         tier.keeper._retry_s = {True: 0.05, False: 0.05}
@@ -149,8 +101,8 @@ def test_a_locked_directory_turns_the_tier_off_until_the_lock_is_free(
     assert engine.cache.stats().tiers["file"].mode is TierMode.OFF
     engine.manager.get_stats()
     assert not engine.manager.has_pending_work(), "an idle engine does not step for a lock"
-    _fill(engine, range(2))
-    assert engine.serve(_tokens(1, 6)).loaded_tokens == 6 * BLOCK_TOKENS, "the host tier serves meanwhile"
+    fill(engine, range(2))
+    assert engine.serve(tokens(1, 6)).loaded_tokens == 6 * BLOCK_TOKENS, "the host tier serves meanwhile"
     lock.release()
     engine.open_cold()
     engine.close()
@@ -158,8 +110,8 @@ def test_a_locked_directory_turns_the_tier_off_until_the_lock_is_free(
 
 
 def test_events_name_the_medium_and_the_tier(tmp_path: Path) -> None:
-    engine = _engine(tmp_path)
-    _fill(engine, range(3))
+    engine = cold_engine(tmp_path)
+    fill(engine, range(3))
     events = list(engine.manager.take_events())
     file = [event for event in events if event.ownership == "file"]
     assert sum(len(event.keys) for event in file if not event.removed) == 18
@@ -173,14 +125,14 @@ def test_events_name_the_medium_and_the_tier(tmp_path: Path) -> None:
 def test_random_traffic_over_both_tiers_is_served_right(tmp_path: Path) -> None:
     print("seed", SEED)
     rng = random.Random(SEED)
-    engine = _engine(tmp_path, slots=24, blocks_per_chunk=2, device_blocks=400)
-    heads = [_tokens(100 + head, 6, 0) for head in range(6)]
+    engine = cold_engine(tmp_path, slots=24, blocks_per_chunk=2, device_blocks=400)
+    heads = [tokens(100 + head, 6, 0) for head in range(6)]
     loaded = 0
     for turn in range(100):
         if turn in (40, 70):
             engine.manager.reset_cache()
             engine.idle()
-        prompt = rng.choice(heads) + _tokens(rng.randrange(8), rng.randrange(1, 8), rng.randrange(1, 4))
+        prompt = rng.choice(heads) + tokens(rng.randrange(8), rng.randrange(1, 8), rng.randrange(1, 4))
         hit = rng.choice([0, 0, rng.randrange(6)])
         loaded += engine.serve(prompt, device_blocks=hit).loaded_tokens
     engine.idle()

@@ -6,6 +6,7 @@ device is a numpy array; the content of a block is a function of its hash and gr
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -36,6 +37,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from warmtier.config.parse import parse_extra_config
 from warmtier.core.types import TierMode
+from warmtier.engines.vllm.access_log import AccessLog
 from warmtier.engines.vllm.build import build_cache
 from warmtier.engines.vllm.build_cold import build_cold
 from warmtier.engines.vllm.copier import BlockCopier, stack_pages
@@ -98,6 +100,7 @@ class MiniEngine:
     device_blocks: int = 256
     contained: bool = False
     wait_for_cold: bool = True
+    access_log: AccessLog | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     now: float = 0.0
 
@@ -124,6 +127,7 @@ class MiniEngine:
             MetricsFeed(self.cache.stats().tiers, layout.row_bytes),
             StatusLine(self.lines.append, layout.row_bytes, 60.0),
             cold=self.cold,
+            access_log=self.access_log,
             groups=self.groups,
             clock=lambda: self.now,
         )
@@ -308,3 +312,38 @@ class MiniEngine:
         """Let everything in flight end."""
         for _ in range(steps):
             self.step()
+
+
+def tokens(seed: int, blocks: int, extra: int = 1) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(1000) for _ in range(blocks * BLOCK_TOKENS + extra)]
+
+
+def cold_engine(path: Path, name: str = "one", *, slots: int = 8, opened: bool = True, **options: Any) -> MiniEngine:
+    """``slots`` host places above a file tier that is never full."""
+    directory = path / name
+    directory.mkdir(exist_ok=True)
+    file = {
+        "directory": str(path / "kv"),
+        "capacity": "64MiB",
+        "segment_size": "4MiB",
+        "free_space_floor": "0B",
+        "policy": "lru",
+        **options.pop("file", {}),
+    }
+    settings = {
+        "file": file,
+        "host": {"capacity": "1MiB", "policy": "lru"},
+        "loading": {"pending_deadline": "60s"},
+        **options.pop("settings", {}),
+    }
+    engine = MiniEngine(directory, slots=slots, settings=settings, **options)
+    engine.cache.state.costs.static_min_tokens = 1  # prompts are tiny here
+    if opened:
+        engine.open_cold()
+    return engine
+
+
+def fill(engine: MiniEngine, seeds: range, blocks: int = 6) -> None:
+    for seed in seeds:
+        engine.serve(tokens(seed, blocks))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -12,10 +13,13 @@ from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, Offloa
 from vllm.v1.kv_offload.config import OffloadingConfig
 
 from warmtier.config.assemble import Shape, assemble_cache
+from warmtier.config.schema import AccessLog as AccessLogSettings
 from warmtier.config.schema import EngineConfig
-from warmtier.core.errors import InternalError, UnsupportedError
+from warmtier.core.errors import InternalError, RequirementError, UnsupportedError
 from warmtier.core.units import format_size
+from warmtier.engines.vllm.access_log import AccessLog
 from warmtier.engines.vllm.build_cold import build_cold
+from warmtier.engines.vllm.control import ControlSocket, default_path
 from warmtier.engines.vllm.copier import CHECK_EVERY, BlockCopier, PageStack, stack_pages
 from warmtier.engines.vllm.digests import DigestLog, digest_log_path
 from warmtier.engines.vllm.identity import weights_identity
@@ -28,6 +32,7 @@ from warmtier.engines.vllm.slab_files import remove_stale
 from warmtier.engines.vllm.status import StatusLine
 from warmtier.engines.vllm.worker import HostCopyWorker
 from warmtier.tiering.cache import TieredCache
+from warmtier.tiering.calibration import Calibration, read_calibration
 
 logger = init_logger("vllm.warmtier")
 
@@ -84,21 +89,56 @@ def build_manager(config: OffloadingConfig, settings: EngineConfig) -> Offloadin
     slab.remove_name()
     if slab.layout.blocks_per_chunk != config.cache.blocks_per_chunk:
         raise InternalError(f"workers and scheduler disagree on blocks_per_chunk: {slab.layout}, {config.cache}")
-    cache = build_cache(config, settings, slab.layout)
+    calibration = read_calibration(settings.loading.calibration) if settings.loading.calibration else None
+    cache = build_cache(config, settings, slab.layout, calibration)
     logger.info("Host tier: %d chunks, %s; %s", slab.layout.slots, format_size(slab.layout.total_bytes), facts)
     part_bytes = slab.layout.row_bytes
-    return WarmtierManager(
+    rank = config.parallel.data_parallel_index
+    manager = WarmtierManager(
         cache,
         slab,
         cold=build_cold(config, settings, cache, slab, facts),
         feed=MetricsFeed(cache.stats().tiers, part_bytes),
         status=StatusLine(logger.info, part_bytes, settings.engine.log_interval),
         groups=len(config.groups),
+        access_log=_access_log(settings.access_log, rank),
         log_keys=digest_log_path() is not None,
+    )
+    if settings.engine.control:
+        path = settings.engine.control_socket
+        _listen(manager, _of_engine(path, rank) if path is not None else default_path(config.engine_id))
+    return manager
+
+
+def _access_log(settings: AccessLogSettings, rank: int) -> AccessLog | None:
+    if settings.path is None:
+        return None
+    return AccessLog(
+        _of_engine(settings.path, rank),
+        capacity_bytes=settings.capacity,
+        files=settings.files,
+        max_queue=settings.queue,
+        log=logger.warning,
     )
 
 
-def build_cache(config: OffloadingConfig, settings: EngineConfig, layout: SlabLayout) -> TieredCache:
+def _listen(manager: WarmtierManager, path: Path) -> None:
+    """Open the control socket. An engine that cannot be controlled still serves."""
+    try:
+        manager.control = ControlSocket(path, manager.operations.answer)
+        logger.info("warmtier ctl --socket %s", path)
+    except RequirementError as error:
+        logger.warning("There is no control socket: %s", error)
+
+
+def _of_engine(path: Path, rank: int) -> Path:
+    """Return the path of one data-parallel engine."""
+    return path.with_name(f"{path.name}.dp{rank}") if rank else path
+
+
+def build_cache(
+    config: OffloadingConfig, settings: EngineConfig, layout: SlabLayout, calibration: Calibration | None = None
+) -> TieredCache:
     """Return the tiered cache for one engine. What may be stored of a request (prompt only) is vLLM's own setting."""
     shape = Shape(
         part_bytes=layout.row_bytes,
@@ -107,8 +147,9 @@ def build_cache(config: OffloadingConfig, settings: EngineConfig, layout: SlabLa
         parts_per_chunk=len(config.groups),
         prompt_only=False,
         events=config.enable_kv_cache_events,
+        defers_shared_loads=True,
     )
-    return assemble_cache(settings, shape)
+    return assemble_cache(settings, shape, calibration)
 
 
 def _memory_check(settings: EngineConfig) -> Any:  # noqa: ANN401

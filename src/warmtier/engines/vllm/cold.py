@@ -76,6 +76,7 @@ class ColdTiers:
         self._slab = slab
         modes = cache.stats().tiers
         self._tiers = {keeper.name: _Tier(keeper, modes[keeper.name].mode) for keeper in keepers}
+        self.filled: Callable[[Sequence[int]], None] = lambda _: None  # told which host slots get other chunks
         self._slots: dict[int, tuple[str, Sequence[int]]] = {}  # promotions under way
         self._writes: dict[int, str] = {}
         self._moved_s = self._started_s = clock()
@@ -138,6 +139,7 @@ class ColdTiers:
         for action in actions:
             if isinstance(action, Promote):
                 self._slots[action.job_id] = action.tier, action.slots
+                self.filled(action.slots)
             elif isinstance(action, Demote):
                 self._writes[action.job_id] = action.tier
         self._executor.submit(actions)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
+from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import (
     LookupResult,
     OffloadingEvent,
@@ -21,18 +22,29 @@ from vllm.v1.kv_offload.base import (
     ScheduleEndContext,
 )
 
+from warmtier.core.errors import UsageError
 from warmtier.core.types import Key, RequestId
+from warmtier.engines.vllm.access_log import AccessLog
 from warmtier.engines.vllm.cold import ColdTiers
-from warmtier.engines.vllm.media import event_of, hit_source
-from warmtier.engines.vllm.metrics import MetricsFeed
+from warmtier.engines.vllm.control import ControlSocket
+from warmtier.engines.vllm.hints import parse_hints
+from warmtier.engines.vllm.media import allowed_kinds, event_of, hit_source
+from warmtier.engines.vllm.metrics import MetricsFeed, Snapshot
+from warmtier.engines.vllm.operations import Operations, TenantKeys
 from warmtier.engines.vllm.requests import RequestState
 from warmtier.engines.vllm.slab import EMPTY, Slab
 from warmtier.engines.vllm.specs import HostSlots
 from warmtier.engines.vllm.status import StatusLine
+from warmtier.engines.vllm.tracking import Tracker
 from warmtier.tiering.cache import TieredCache
+from warmtier.tiering.hints import clamp
 from warmtier.tiering.request import Request
+from warmtier.tiering.types import RequestHints
 
-_RESET_STEPS = 3
+logger = init_logger("vllm.warmtier")
+
+_RESET_STEPS: Final = 3
+_COMPLAIN_EVERY_S: Final = 60.0
 HIT, MISS, HIT_PENDING = LookupResult.HIT, LookupResult.MISS, LookupResult.HIT_PENDING
 
 
@@ -50,6 +62,7 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
         status: StatusLine,
         *,
         cold: ColdTiers | None = None,
+        access_log: AccessLog | None = None,
         groups: int = 1,
         log_keys: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -60,6 +73,15 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
         self._status = status
         self._cold = cold
         self._groups = groups
+        self._chunk_tokens = cache.state.config.tokens_per_chunk
+        self._tenants = TenantKeys()
+        part_bytes = cache.state.config.part_bytes
+        self._tracker = Tracker(cache, cache.state.host.slots, chunk_bytes=part_bytes, log=access_log)
+        self.operations = Operations(cache, cold, self._tenants, self._tracker.ring, clock)
+        if cold is not None:
+            cold.filled = self._tracker.filled
+        self.control: ControlSocket | None = None
+        self._complain_s = 0.0
         self._log_keys = log_keys
         self._clock = clock
         self._step = 0
@@ -73,17 +95,31 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         """Start to keep state for a request."""
-        request_id = req_context.req_id
-        request = self._cache.begin_request(RequestId(request_id), self._clock())
+        request_id, now = req_context.req_id, self._clock()
+        request = self._cache.begin_request(RequestId(request_id), now, hints=self._hints(req_context))
         positions = req_context._offload_key_positions  # noqa: SLF001 - the whole path; vLLM has no public way
-        self._requests[request_id] = RequestState(request, positions, self._groups)
+        self._requests[request_id] = RequestState(request, positions, self._tracker.begin(now), self._groups)
         return RequestOffloadingContext()
+
+    def _hints(self, context: ReqContext) -> RequestHints:
+        """Return what the client asked for; what cannot be used is ignored, counted and logged once in a while."""
+        kinds = allowed_kinds(context.load_tier_filter)
+        try:
+            return clamp(parse_hints(context.kv_transfer_params, kinds), self._cache.state.config)
+        except UsageError as error:
+            self._tracker.figures.invalid_hints += 1
+            if self._clock() >= self._complain_s:
+                self._complain_s = self._clock() + _COMPLAIN_EVERY_S
+                logger.warning("Hints of request %s are ignored: %s", context.req_id, error.message)
+            return parse_hints(None, kinds)
 
     def on_request_finished(self, req_context: ReqContext) -> None:
         """No more submissions for this request; completions of what is in flight may still come."""
         state = self._requests[req_context.req_id]
         state.finished = True
-        self._cache.end_request(state.request, self._clock())
+        now = self._clock()
+        self._tracker.ended(state, now)
+        self._cache.end_request(state.request, now)
         self._forget_if_done(req_context.req_id, state)
 
     def _forget_if_done(self, request_id: str, state: RequestState) -> None:
@@ -107,9 +143,12 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
 
     def _ask(self, state: RequestState, key: Key) -> None:
         path, start = state.path_from(key)
-        answer = self._cache.lookup(state.request, path, start, self._clock())
+        now = self._clock()
+        state.request.prompt_tokens = state.request.prompt_tokens or len(path) // self._groups * self._chunk_tokens
+        answer = self._cache.lookup(state.request, path, start, now)
         state.note_answer(self._step, start, 0 if answer.pending else answer.usable, pending=answer.pending)
         state.origins = tuple(state.request.origins)
+        self._tracker.answered(state, answer, start, now)
 
     def _not_hit(self, state: RequestState, position: int) -> LookupResult:
         """While the answer is pending the first chunk defers the request and the next ends vLLM's scan."""
@@ -124,8 +163,10 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
         """Pin chunks that ``lookup`` promised in this step and say where they are."""
         state = self._requests[req_context.req_id]
         ordered = state.root_first(keys)
-        slots = self._cache.pin_for_load(state.request, ordered, self._clock())
+        now = self._clock()
+        slots = self._cache.pin_for_load(state.request, ordered, now)
         state.start_load(ordered, slots)
+        self._tracker.load_began(state, ordered, slots, now)
         if ordered is not keys:
             by_key = dict(zip(ordered, slots, strict=True))
             slots = [by_key[key] for key in keys]
@@ -136,6 +177,7 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
         del keys
         state = self._requests[req_context.req_id]
         loaded, slots = state.end_load()
+        self._tracker.load_ended(state, len(loaded), self._clock())
         self._finish_load(state.request, loaded, slots)
         self._forget_if_done(req_context.req_id, state)
 
@@ -155,6 +197,8 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
         state = self._requests[req_context.req_id]
         offered, start = state.consecutive(keys)
         offer = self._cache.offer(state.request, offered, start, self._clock())
+        self._tracker.offered(state, offer, start, len(offered))
+        self._tenants.stored(state.request.tenant, offer.keys)
         stored, slots = state.engine_order(offer.keys, offer.slots)
         if stored:
             self._storing.update(zip(stored, slots, strict=True))
@@ -201,6 +245,9 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
             self._cold.pump(now)
         self._cache.tick(now)
         self._release_orphaned_loads()
+        self._tracker.step_begins(now)
+        if self.control is not None:
+            self.control.serve()
         self._status.tick(self._cache, now)
 
     def has_pending_work(self) -> bool:
@@ -209,6 +256,8 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
         Without requests vLLM then makes an empty step and sleeps for a millisecond. Jobs of which none ends for
         seconds are not waited for; the next request's steps take their results.
         """
+        if self.control is not None:
+            self.control.serve()
         cold = self._cold
         if cold is not None:
             now = self._clock()
@@ -220,7 +269,11 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
     def get_stats(self) -> Any:  # noqa: ANN401 - vLLM's OffloadingConnectorStats
         """Return what changed since the last step."""
         self._announce = False
-        return self._feed.take(self._cache.stats(), self._corrupt)
+        self._tracker.step_ended(self._clock())
+        tracker = self._tracker
+        return self._feed.take(
+            Snapshot(self._cache.stats(), self._corrupt, tracker.figures, self._cold, tracker.dropped)
+        )
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         """Return what became readable or left the tiers, for KV-aware routers."""
@@ -239,6 +292,7 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
         if self._cold is not None:
             self._cold.reset(now)
         self._storing.clear()
+        self._tenants.clear()
         for request_id, state in list(self._requests.items()):
             state.stores = 0
             if state.loading:
@@ -252,9 +306,13 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Seal the cold tiers (bounded) and let go of the slab."""
+        if self.control is not None:
+            self.control.close()
+            self.control = None
         if self._cold is not None:
             self._cold.close()
             self._cold = None
+        self._tracker.close()
         if self._slab is not None:
             self._slab.close()
             self._slab = None

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from warmtier.core.errors import InternalError
 from warmtier.core.types import Key, TierKind
 from warmtier.tiering.request import Request
+
+if TYPE_CHECKING:
+    from warmtier.engines.vllm.tracking import Track
 
 _NOWHERE: Final = -1
 _GROUP_BYTES: Final = 4
@@ -29,6 +32,7 @@ class RequestState:
 
     request: Request
     positions: Mapping[Key, int]
+    track: Track
     groups: int = 1
     asked_step: int = _NOWHERE
     hit_from: int = 0
