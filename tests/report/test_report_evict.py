@@ -35,7 +35,7 @@ def result() -> dict[str, Any]:
     moved = Transfers(353_894_400, 0.5, 0.7077888, 176_947_200, 0.25, 0.7077888)
     return {
         "model": "<b>model</b>",
-        "machine": {"processor": "a processor", "cores": 2},
+        "machine": {"processor": "a processor", "cores": 2, "load_average": [0.5, 0.4, 0.3]},
         "versions": {"warmtier": "0.1.0"},
         "settings": {"batches": 2, "prompt_tokens": 1600},
         "device_cache_tokens": 2432,
@@ -56,7 +56,7 @@ def test_the_table_puts_both_servers_and_the_published_figures_side_by_side(resu
 
 
 def test_what_was_not_measured_is_none(result: dict[str, Any]) -> None:
-    assert ["host_tier", "resent", 0, 1536, 1600] in report.token_rows(result)
+    assert ["with host tier", "resent", 0, 1536, 1600] in report.token_rows(result)
     assert report.transfer_rows(result)[0] == ["store", 353_894_400, "0.500", "0.71"]
     result["servers"]["host_tier"]["run"]["transfers"] = dict.fromkeys(
         result["servers"]["host_tier"]["run"]["transfers"]

@@ -15,6 +15,7 @@ LABELS: Final = {
     "device": "device: sent again at once",
     "resent": "resent after eviction",
 }
+NAMES: Final = {"without": "without offload", "host_tier": "with host tier"}
 _BAR_WIDTH: Final = 420.0
 
 
@@ -66,7 +67,7 @@ def token_rows(result: Mapping[str, Any]) -> list[list[object]]:
     for name, server in result["servers"].items():
         for case in LABELS:
             tokens = server["run"]["cases"][case]["tokens"]
-            found.append([name, case, tokens["device"], tokens["host"], tokens["computed"]])
+            found.append([NAMES[name], case, tokens["device"], tokens["host"], tokens["computed"]])
     return found
 
 
@@ -113,6 +114,6 @@ def html(result: Mapping[str, Any]) -> str:
     raw = json.dumps(result, indent=1).replace("</", "<\\/")
     page = environment.from_string(source).render(
         result=result, rows=rows(result), token_rows=token_rows(result), transfer_rows=transfer_rows(result),
-        bars=bars(result), raw=raw,
+        bars=bars(result), raw=raw, names=NAMES,
     )  # fmt: skip
     return str(page)
