@@ -2,9 +2,9 @@
 
 All columns use obstore, the same client settings, the same pre-touched memory and the same server, and take turns
 within each round; an aim is the median of the rounds' ratios. ``packed`` is warmtier's store with its checksums and
-manifests, until everything is in the bucket. The others put and get one object per chunk and check nothing: ``chunk x2``
-with as many requests in flight as ``packed`` has uploads, ``chunk x8`` with as many as it has reads at most. The aims
-are for 256 KiB chunks; with large ones a pack holds few and gains little.
+manifests, until everything is in the bucket. The others put and get one object per chunk and check nothing:
+``chunk x2`` with as many requests in flight as ``packed`` has uploads, ``chunk x8`` with as many as it has reads at
+most. The aims are for 256 KiB chunks; with large ones a pack holds few and gains little.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class PerChunk:
         self._in_flight = in_flight
         limit = timedelta(seconds=60)
         self._store = S3Store(
-            BUCKET, prefix=f"chunks{in_flight}", endpoint=endpoint, region=REGION, virtual_hosted_style_request=False, unsigned_payload=True,
+            BUCKET, prefix=f"chunks{in_flight}", endpoint=endpoint, region=REGION, virtual_hosted_style_request=False,
+            unsigned_payload=True,
             client_options={"allow_http": True, "timeout": limit, "connect_timeout": limit},
         )  # fmt: skip
         self._loop = asyncio.new_event_loop()
