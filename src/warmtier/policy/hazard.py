@@ -23,6 +23,8 @@ USES_MAX: Final = 9
 USE_BUCKET: Final = (0, 0, 1, 2, 3, 3, 4, 4, 4, 5)
 """Bucket of a use count (0 to ``USES_MAX``): 1 / 2 / 3 / 4-5 / 6-8 / 9+."""
 
+_WAITING_MIN: Final = 1e-9
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -161,4 +163,7 @@ def gittins(hazard: Floats, widths_s: Floats) -> Floats:
     spent = (held[:, None, 1:] - held[:, :count, None]).clip(tiny, None)
     reused[:, ~np.triu(np.ones((count, count), bool))] = 0.0
     best: Floats = (reused / spent).max(axis=2)
+    one_bin = hazard / (widths_s * (1 - hazard / 2))
+    gone = waiting[:, :count] < _WAITING_MIN  # the differences are rounding errors there
+    best[gone] = one_bin[gone]
     return best

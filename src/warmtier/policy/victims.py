@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from typing import Final, Generic, NamedTuple
 
 from warmtier.policy.base import K, Pinned
@@ -32,7 +32,7 @@ class Victims(Generic[K]):
         ranking: Ranking[K],
         pinned: Pinned[K],
         owner: object = None,
-        own: Container[K] = (),
+        own: Collection[K] = (),
     ) -> None:
         self._tree = tree
         self._ranking = ranking
