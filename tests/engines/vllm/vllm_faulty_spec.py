@@ -2,6 +2,7 @@
 
 The file named by ``WARMTIER_TEST_FAULTS`` holds a JSON object, read at every block that is moved: ``skip_load`` says a
 load worked without doing it (the poisoned control), ``fail_load`` and ``fail_store`` raise, ``load_delay_s`` waits.
+``file`` gives chances of the faults of ``FaultyStore`` in the file tier.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import Any
 
 from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingWorker
 
+from warmtier.engines.vllm import build_cold
 from warmtier.engines.vllm.copier import BlockCopier
 from warmtier.engines.vllm.spec import WarmtierSpec
 from warmtier.engines.vllm.worker import HostCopyWorker
+from warmtier.store.faulty import Fault, FaultPlan, FaultyStore
 
 
 def faults() -> dict[str, Any]:
@@ -52,3 +55,20 @@ class FaultySpec(WarmtierSpec):
         if isinstance(worker, HostCopyWorker):
             worker._copier = FaultyCopier(worker._copier)  # type: ignore[assignment]
         return worker
+
+
+class SwitchedStore(FaultyStore):
+    """A store whose faults follow the file: ``{"file": {"eio_read": 0.1, "latency": 0.05}, "latency_s": 0.5}``."""
+
+    def _draw(self, among: frozenset[Fault]) -> Fault | None:
+        now = faults()
+        chances = {Fault(name): float(chance) for name, chance in now.get("file", {}).items()}
+        self.plan = FaultPlan(chances, float(now.get("latency_s", 0.2)))
+        return super()._draw(among)
+
+
+def _faulty(original: Any) -> Any:
+    return lambda *arguments, **options: SwitchedStore(original(*arguments, **options), FaultPlan())
+
+
+vars(build_cold)["open_file_store"] = _faulty(vars(build_cold)["open_file_store"])

@@ -199,6 +199,14 @@ class VllmServer(Server):
         """Read /metrics."""
         return scrape(self.base_url)
 
+    def wait_for_file_tier(self, timeout_s: float = 60.0) -> None:
+        """Wait until the file tier is in use."""
+        deadline_s = time.monotonic() + timeout_s
+        while self.metrics().total("warmtier_tier_mode", tier="file") != 3:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError("the file tier does not open")
+            time.sleep(0.1)
+
     def reset(self) -> None:
         """Empty the device's prefix cache and the tiers."""
         self.post("/reset_prefix_cache?reset_external=true")

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from queue import SimpleQueue
 from typing import Final
 
 from warmtier.core.errors import StoreLockedError
@@ -149,14 +150,17 @@ class Keeper:
         self._retry_s = {True: retry_locked_s, False: retry_failed_s}
         self._outbox: deque[Opened] = deque()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"warmtier-{name}-keeper", daemon=True)
+        self._go: SimpleQueue[None] = SimpleQueue()
         self.started = False
+        # Started here: starting a thread waits for it, and ``start`` is called within a scheduling step.
+        self._thread = threading.Thread(target=self._run, name=f"warmtier-{name}-keeper", daemon=True)
+        self._thread.start()
 
     def start(self) -> None:
         """Begin to open. Idempotent."""
         if not self.started:
             self.started, self.waiting_for = True, None
-            self._thread.start()
+            self._go.put(None)
 
     def take(self) -> Opened | None:
         """Return what the store held, once, after it was opened."""
@@ -165,8 +169,8 @@ class Keeper:
     def stop(self, timeout_s: float) -> bool:
         """End the thread and close the store; return whether both came to an end in time. Blocks."""
         self._stop.set()
-        if self.started:
-            self._thread.join(timeout_s)
+        self._go.put(None)
+        self._thread.join(timeout_s)
         closing = threading.Thread(target=self.store.close, name=f"warmtier-{self.name}-close", daemon=True)
         closing.start()
         closing.join(timeout_s)
@@ -174,6 +178,7 @@ class Keeper:
 
     def _run(self) -> None:
         said = ""
+        self._go.get()
         while not self._stop.is_set():
             try:
                 found = list(self.store.open())
