@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -46,6 +48,10 @@ def bucket_name(tmp_path: Path) -> str:
     return f"t{abs(hash(tmp_path)):x}"
 
 
+MOTO_IS_ENOUGH = shutil.which("radosgw") is None or bool(os.environ.get("WARMTIER_SLOW"))
+
+
+@pytest.mark.skipif(not MOTO_IS_ENOUGH, reason="Ceph is here and stricter; set WARMTIER_SLOW=1 to run both")
 class TestOnMoto(StoreSuite):
     @pytest.fixture(autouse=True)
     def _server(self, moto_server: MotoServer, tmp_path: Path) -> None:
