@@ -237,8 +237,8 @@ def test_reset_forgets_everything_even_during_loads_and_stores(server: VllmServe
 def test_preempted_requests_end_and_load_right_bytes(server: VllmServer) -> None:
     before = server.metrics()
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda seed: server.complete(prompt_tokens(seed, 500), 300), range(200, 204)))
-    assert [len(answer.tokens) for answer in answers] == [300] * 4
+        answers = list(pool.map(lambda seed: server.complete(prompt_tokens(seed, 500), 60), range(200, 204)))
+    assert [len(answer.tokens) for answer in answers] == [60] * 4
     after = server.metrics()
     assert (after.total("vllm:num_preemptions_total") or 0) > (before.total("vllm:num_preemptions_total") or 0)
     judge_digests(server.digests())
