@@ -97,3 +97,16 @@ def test_counts_are_bounded_by_halving() -> None:
         rebuilt(table)
     assert table._sum <= 1_000
     assert sum(table._reused) == pytest.approx(table._sum)
+
+
+def test_the_table_is_the_index_of_every_class_seen_or_not() -> None:
+    rng = np.random.default_rng(9)
+    table = ReuseTable()
+    for _ in range(200):
+        table.reused(int(rng.integers(0, CLASSES)) // 3 * 3, float(rng.uniform(0, 900)), 5)
+        table.censored(int(rng.integers(0, CLASSES)) // 3 * 3, float(rng.uniform(0, 900)), 9)
+    index = rebuilt(table)
+    shape = (CLASSES, table.bins.count)
+    reused, censored = np.array(table._reused).reshape(shape), np.array(table._censored).reshape(shape)
+    exposed = np.flip(np.flip(reused + censored, 1).cumsum(1), 1)
+    assert np.array(index) == pytest.approx(gittins(table._hazard(reused, exposed), table.bins.widths()))

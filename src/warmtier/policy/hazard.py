@@ -119,14 +119,21 @@ class ReuseTable:
         live = np.bincount(flat, weights=counts, minlength=CLASSES * self.bins.count).reshape(shape)
         lives = reused + np.array(self._censored).reshape(shape) + live
         exposed = np.flip(np.flip(lives, 1).cumsum(1), 1)
-        hazard = self._hazard(reused, exposed)
-        rows, inverse = np.unique(
-            hazard, axis=0, return_inverse=True
-        )  # classes without chunks share their parents' row
-        self.index = gittins(rows, self._widths)[inverse].tolist()
+        self.index = self._index(self._hazard(reused, exposed), exposed[:, 0] > 0).tolist()
         self.built = True
         if self._sum > self._memory:
             self._halve()
+
+    def _index(self, hazard: Floats, seen: npt.NDArray[np.bool_]) -> Floats:
+        """Return the index of every class. Unseen ones are alike within kind and uses: one stands for them."""
+        groups = ~seen.reshape(KINDS * USES, FRESH)
+        stand_in = groups.argmax(1) + FRESH * np.arange(KINDS * USES)
+        rows = np.union1d(np.flatnonzero(seen), stand_in)
+        index = np.empty_like(hazard)
+        index[rows] = gittins(hazard[rows], self._widths)
+        unseen = np.flatnonzero(~seen)
+        index[unseen] = index[stand_in[unseen // FRESH]]
+        return index
 
     def _hazard(self, reused: Floats, exposed: Floats) -> Floats:
         """Return the chance of reuse per bin, shrunk along all -> kind -> kind and uses -> class."""
