@@ -139,6 +139,7 @@ class TieredCache:
         state = self.state
         state.ticks += 1
         state.index.release_holds()
+        self._read.tick()
         self._resets.tick()
         if not state.cold:
             return

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
 from warmtier.core.types import Key, MissReason, Source, TierKind
-from warmtier.tiering.cold import ColdState
+from warmtier.tiering.cold import READY, ColdState
 from warmtier.tiering.promote import Promoter
 from warmtier.tiering.recompute import Segment
 from warmtier.tiering.request import Request
@@ -47,12 +48,16 @@ class Plan:
             piece.stop = min(piece.stop, at)
 
 
+_LATER: Final = Lookup(0, pending=True, reason=None, by_tier={})
+
+
 class ReadPath:
     """Answers lookups and starts the promotions they need. Never blocks; each call costs O(chunks of the path)."""
 
     def __init__(self, state: CacheState, promoter: Promoter) -> None:
         self._state = state
         self._promoter = promoter
+        self._scanned = 0  # parts looked at since the last tick
 
     def lookup(self, request: Request, path: Sequence[Key], start: int, now: float) -> Lookup:
         """See ``TieredCache.lookup``."""
@@ -62,11 +67,33 @@ class ReadPath:
         if memo is not None and request.memo_at == at and not (memo.pending and now >= request.wait_until_s):
             index.hold(request.hold_slots)
             return memo
+        if self._later(request, memo, now):
+            return memo if memo is not None and memo.pending else _LATER
         answer = self._answer(request, start, now)
         request.memo, request.memo_at = answer, (index.version, len(path), start)
         if not answer.pending:
             self._count(request, answer, start)
         return answer
+
+    def tick(self) -> None:
+        """A scheduling pass has ended."""
+        self._scanned = 0
+
+    def _later(self, request: Request, memo: Lookup | None, now: float) -> bool:
+        """Return whether a plan would be in vain or too much for this pass; the engine asks again in the next.
+
+        A plan costs about a microsecond per chunk, and every change of the index asks for new ones: a burst of long
+        requests must not hold the scheduler up.
+        """
+        config = self._state.config
+        if memo is not None and memo.pending and not request.turn and now < request.wait_until_s:
+            return not self._promoter.has_turn(request, self._state.cold)
+        if self._scanned < config.max_scanned_parts:
+            request.put_off_s = None
+            return False
+        if request.put_off_s is None:
+            request.put_off_s = now
+        return now < request.put_off_s + config.pending_deadline_s / 4
 
     def _note_path(self, request: Request, path: Sequence[Key], start: int) -> None:
         if start != request.lookup_start:
@@ -125,8 +152,22 @@ class ReadPath:
             else:
                 plan.pieces.append(piece)
             at += 1
+            if piece.tier is not None and piece.tier is tiers[0][0]:  # nothing warmer could have the next ones
+                at = self._run(piece.tier, path, at, end)
+                plan.pieces[-1].stop = at
+        self._scanned += at - start
         plan.cut(at, reason)
         return plan
+
+    def _run(self, tier: ColdState, path: Sequence[Key], at: int, end: int) -> int:
+        """Return the path index up to which ``tier`` has what the host has not. The tight loop of ``_plan``."""
+        get, ready, busy = tier.index.get, self._state.index.ready, self._state.index.busy
+        while at < end:
+            key = path[at]
+            if get(key) != READY or key in ready or key in busy:
+                break
+            at += 1
+        return at
 
     def _open_tiers(self, request: Request, now: float) -> list[tuple[ColdState, MissReason | None]]:
         kinds = request.hints.load_kinds

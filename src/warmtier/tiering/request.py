@@ -56,6 +56,7 @@ class Request(Access[Key]):
     origins: list[tuple[int, int, TierKind]] = field(default_factory=list)
     promoted: list[Pin] = field(default_factory=list)
     promoting: int = 0  # slots that promotions started for it are writing
+    put_off_s: float | None = None  # since when its plans were too much for a pass
     turn: bool = True  # False while it waits for others' promotions to be fetched
     pins: list[Pin] = field(default_factory=list)
 

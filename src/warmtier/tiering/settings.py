@@ -42,7 +42,7 @@ class CacheConfig:
     request while another loads the same chunk (vLLM): after it the request recomputes; None: no such engine.
     ``promoting_requests``: how many requests may have promotions under way or not yet fetched, in the order in which
     they ask; ``promoting_share`` of the host's slots bounds them together. Others wait for their turn, for half of
-    ``pending_deadline_s`` at most.
+    ``pending_deadline_s`` at most. ``max_scanned_parts``: how much of requests' paths is looked at between two ticks.
     ``reset_quarantine_ticks``: ticks after ``reset`` until device transfers begun before it are known dead.
     """
 
@@ -58,6 +58,7 @@ class CacheConfig:
     load_conflict_wait_s: float | None = None
     promoting_requests: int = 8
     promoting_share: float = 0.5
+    max_scanned_parts: int = 4096
     reset_quarantine_ticks: int = 2
     events: bool = True
     max_events: int = 65_536

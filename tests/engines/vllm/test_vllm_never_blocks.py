@@ -61,7 +61,14 @@ class Watch:
 
 
 _watches: list[Watch] = []
-sys.addaudithook(lambda event, arguments: [watch.audit(event, arguments) for watch in _watches] and None)
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    for watch in _watches:
+        watch.audit(event, arguments)
+
+
+sys.addaudithook(_audit)  # for good: Python has no way to remove one
 
 
 @pytest.fixture
