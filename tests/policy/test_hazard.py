@@ -110,3 +110,12 @@ def test_the_table_is_the_index_of_every_class_seen_or_not() -> None:
     reused, censored = np.array(table._reused).reshape(shape), np.array(table._censored).reshape(shape)
     exposed = np.flip(np.flip(reused + censored, 1).cumsum(1), 1)
     assert np.array(index) == pytest.approx(gittins(table._hazard(reused, exposed), table.bins.widths()))
+
+
+def test_values_at_a_time_are_those_of_the_bins() -> None:
+    table = ReuseTable()
+    table.reused(4, 7.0, 100)
+    index = rebuilt(table)
+    value = table.at(1_000.0)
+    for used_s in (1_000.0, 999.95, 999.0, 700.0, -1e7):
+        assert value(4, used_s) == index[4][table.bin(1_000.0 - used_s)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -100,6 +101,20 @@ class ReuseTable:
             return 0
         number = 1 + int(math.log(age_s / bins.first_s) * self._inverse_log)
         return number if number < bins.count else bins.count - 1
+
+    def at(self, now: float) -> Callable[[int, float], float]:
+        """Return the function (class, time of last use) -> index at ``now``, fast: victims are chosen by it."""
+        index, bins, log, inverse = self.index, self.bins, math.log, self._inverse_log
+        first_s, last = bins.first_s, bins.count - 1
+
+        def value(class_: int, used_s: float) -> float:
+            age_s = now - used_s
+            if age_s < first_s:
+                return index[class_][0]
+            number = 1 + int(log(age_s / first_s) * inverse)
+            return index[class_][min(number, last)]
+
+        return value
 
     def reused(self, class_: int, age_s: float, count: int) -> None:
         """Record that ``count`` chunks were used again at this age."""

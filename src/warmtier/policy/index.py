@@ -308,10 +308,10 @@ class IndexPolicy(EvictionPolicy[K]):
     def _ranking(self, now: float) -> Ranking[K]:
         if self.rule is not Rule.INDEX:
             return Ranking(lambda segment: segment.order, lambda _parent, leaf: leaf)
-        index, bin_ = self.table.index, self.table.bin
+        index_of = self.table.at(now)
         weight = self.config.leaf_weight
         return Ranking(
-            lambda segment: index[segment.class_][bin_(now - segment.time_s)],
+            lambda segment: index_of(segment.class_, segment.time_s),
             lambda parent, leaf: parent ** (1 - weight) * leaf**weight,
         )
 
