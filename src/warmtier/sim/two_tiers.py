@@ -1,7 +1,8 @@
 """Memory over a slow tier, hits only: what admission to the slow tier costs and saves (policies.md, section 2).
 
 T1 is an LRU of full blocks; its victims are offered to T2, an LRU of its own, by an admission filter. A block in T2
-stays there when T1 takes it again, and is refreshed when used and when offered again. Requests are presented last block first.
+stays there when T1 takes it again, and is refreshed when used and when offered again. Requests are presented last
+block first.
 """
 
 from __future__ import annotations
