@@ -148,7 +148,7 @@ class FaultyStore:
         self._inner.close()
 
     def _write_fate(self) -> Fault | None:
-        return self._draw(frozenset({*_REFUSALS, Fault.TORN_WRITE}))
+        return self._draw(frozenset({Fault.TORN_WRITE, *(fault for fault in _REFUSALS if fault is not None)}))
 
     def _draw(self, among: frozenset[Fault]) -> Fault | None:
         """Return the first fault of ``among`` whose chance comes up, and count it."""

@@ -311,10 +311,10 @@ def test_metrics_show_zero_first_and_then_what_changed(tmp_path: Path) -> None:
     assert (seen["warmtier_hit_chunks"], seen["warmtier_miss_chunks"]) == (6, 6)
 
 
-def _values(stats: Any) -> dict[str, dict[tuple[str, ...], float]]:
+def _values(stats: Any) -> dict[str, dict[tuple[str, ...], Any]]:
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import _StatsKey
 
-    values: dict[str, dict[tuple[str, ...], float]] = stats.data[_StatsKey.DATA]
+    values: dict[str, dict[tuple[str, ...], Any]] = stats.data[_StatsKey.DATA]
     return values
 
 

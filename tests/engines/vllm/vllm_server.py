@@ -57,7 +57,8 @@ def smollm2() -> Path | None:
 def write_tiny_model(directory: Path) -> None:
     """Write a random model with real weights: vLLM's dummy weights are the same on every tensor-parallel rank."""
     hidden, inner, key_value, vocabulary = 256, 512, 128, 2048
-    shapes = {"model.embed_tokens.weight": (vocabulary, hidden), "lm_head.weight": (vocabulary, hidden)}
+    shapes: dict[str, tuple[int, ...]] = {}
+    shapes |= {f"{name}.weight": (vocabulary, hidden) for name in ("model.embed_tokens", "lm_head")}
     for layer in range(4):
         attention, mlp = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp"
         for name, rows in (("q", hidden), ("k", key_value), ("v", key_value)):
