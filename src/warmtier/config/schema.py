@@ -154,7 +154,7 @@ class Engine(Section):
     )
     memory_headroom: Size = Field(size("1GiB"), description="free memory that must remain after the host tier is taken")
     log_interval: Duration = Field(duration("60s"), description="time between two lines that say whether it works")
-    verify: Verify = Field(Verify.SAMPLE, description="digest checks of loads from host memory: off, sample or always")
+    verify: Verify = Field(Verify.ALWAYS, description="digest checks of loads from host memory: off, sample or always")
     control: bool = Field(default=True, description="listen on a Unix domain socket for `warmtier ctl`")
     control_socket: Path | None = Field(
         None, description="where to listen; data-parallel engines add .dpN; null: in the user's runtime directory"
