@@ -247,6 +247,23 @@ def test_each_request_leaves_one_record(tmp_path: Path) -> None:
     assert records[0].stores == {"stored": 6}
 
 
+def test_true_lengths_are_logged_where_a_connector_tells_them(tmp_path: Path) -> None:
+    path = tmp_path / "access.jsonl"
+    engine = cold_engine(tmp_path, access_log=AccessLog(path, capacity_bytes=1 << 20))
+    finished = engine.manager.on_request_finished
+
+    def told(context: Any) -> None:
+        engine.manager.note_lengths(context.req_id, 27, 5)
+        engine.manager.note_lengths("unknown", 1, 1)
+        finished(context)
+
+    engine.manager.on_request_finished = told
+    engine.serve(tokens(0, 6))
+    engine.close()
+    ((_, record),) = AccessLogTrace(path).records(_no_problems())
+    assert (record.prompt_tokens, record.output_tokens) == (27, 5)
+
+
 def _no_problems() -> Any:
     from warmtier.trace.lines import Problems
 

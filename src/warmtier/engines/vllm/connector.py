@@ -50,3 +50,18 @@ class WarmtierConnector(OffloadingConnector):  # type: ignore[misc]
             finished_recving=set(received),
             failed_recving={requests[job_id] for job_id in failed} & set(received),
         )
+
+    def request_finished(self, request: Any, block_ids: Any) -> Any:  # noqa: ANN401 - vLLM's types
+        """Tell the manager the true lengths, then do as vLLM does."""
+        self._note_lengths(request)
+        return super().request_finished(request, block_ids)
+
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> Any:  # noqa: ANN401 - vLLM's types
+        """Tell the manager the true lengths, then do as vLLM does."""
+        self._note_lengths(request)
+        return super().request_finished_all_groups(request, block_ids)
+
+    def _note_lengths(self, request: Any) -> None:  # noqa: ANN401 - vLLM's Request
+        manager = getattr(self.connector_scheduler, "manager", None)
+        if manager is not None and hasattr(manager, "note_lengths"):  # not the stand-in of an engine without tiers
+            manager.note_lengths(request.request_id, request.num_prompt_tokens, request.num_output_tokens)

@@ -35,7 +35,7 @@ from warmtier.engines.vllm.requests import RequestState
 from warmtier.engines.vllm.slab import EMPTY, Slab
 from warmtier.engines.vllm.specs import HostSlots
 from warmtier.engines.vllm.status import StatusLine
-from warmtier.engines.vllm.tracking import Tracker
+from warmtier.engines.vllm.tracking import Exact, Tracker
 from warmtier.tiering.cache import TieredCache
 from warmtier.tiering.hints import clamp
 from warmtier.tiering.request import Request
@@ -112,6 +112,12 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
                 self._complain_s = self._clock() + _COMPLAIN_EVERY_S
                 logger.warning("Hints of request %s are ignored: %s", context.req_id, error.message)
             return parse_hints(None, kinds)
+
+    def note_lengths(self, request_id: str, prompt_tokens: int, output_tokens: int) -> None:
+        """Tell the true lengths of a request that ends; only a connector of our own knows them."""
+        state = self._requests.get(request_id)
+        if state is not None:
+            state.track.exact = Exact(prompt_tokens, output_tokens)
 
     def on_request_finished(self, req_context: ReqContext) -> None:
         """No more submissions for this request; completions of what is in flight may still come."""
