@@ -24,7 +24,7 @@ def test_a_server_with_a_host_tier_passes(start_fake: StartFake) -> None:
     assert len(run.cases["evictors"].ttft_ms) == 4
     assert all(case.ttft_p50_ms > 0 for case in run.cases.values())
     assert set(run.cases) == set(CASES)
-    assert seen[-1] == (SETTINGS.requests, SETTINGS.requests)
+    assert seen[-1] == (11, 11)
     assert run.transfers.store_bytes is not None
     assert run.transfers.store_gb_per_s == pytest.approx(run.transfers.store_bytes / 0.5 / 1e9) or (
         run.transfers.store_seconds == 0
@@ -38,6 +38,20 @@ def test_a_server_without_offload_passes_as_the_control(start_fake: StartFake) -
     assert failures(run, offload=False) == []
     assert run.cases["resent"].tokens == {"device": 0, "host": 0, "disk": None, "computed": 3200}
     assert run.transfers.store_bytes is None
+
+
+def test_the_first_batch_may_shorten_the_run_but_not_to_nothing(start_fake: StartFake) -> None:
+    seen: list[float] = []
+
+    def first_batch(seconds: float) -> int:
+        seen.append(seconds)
+        return 0
+
+    run = measure(start_fake("--tier").base_url, SETTINGS, first_batch=first_batch)
+    assert len(seen) == 1
+    assert seen[0] > 0
+    assert len(run.cases["cold"].ttft_ms) == 1
+    assert failures(run, offload=True) == []
 
 
 def test_a_prefix_that_does_not_come_from_the_host_fails(start_fake: StartFake) -> None:

@@ -62,6 +62,23 @@ def test_a_working_tier_passes_and_leaves_result_and_report(
     assert result["verdict"]["sentence"] in page.text
 
 
+def test_a_slow_machine_runs_fewer_batches_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_fake(monkeypatch, "--tier")
+    assert run(["demo", "--directory", str(tmp_path), "--batches", "3", "--time-limit", "1us"]) == 0
+    assert "1 of 3 batches were run" in capsys.readouterr().err
+    settings = json.loads((tmp_path / "result.json").read_text())["settings"]
+    assert (settings["batches"], settings["batches_asked"]) == (1, 3)
+
+
+@pytest.mark.parametrize(("limit_s", "batch_s", "expected"), [(330.0, 60.0, 3), (330.0, 10.0, 18), (5.0, 60.0, 1)])
+def test_the_pace_follows_the_first_batch(limit_s: float, batch_s: float, expected: int) -> None:
+    pace = demo._Pace(limit_s)
+    pace._started_s -= batch_s
+    assert pace.batches(batch_s) == expected
+
+
 def test_a_tier_that_does_not_work_fails_and_says_what(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,7 +37,7 @@ def result() -> dict[str, Any]:
         "model": "<b>model</b>",
         "machine": {"processor": "a processor", "cores": 2, "load_average": [0.5, 0.4, 0.3]},
         "versions": {"warmtier": "0.1.0"},
-        "settings": {"batches": 2, "prompt_tokens": 1600},
+        "settings": {"batches": 2, "batches_asked": 5, "prompt_tokens": 1600, "evictor_tokens": 1280},
         "device_cache_tokens": 2432,
         "reference": REFERENCE,
         "servers": {
@@ -73,6 +73,7 @@ def test_the_page_is_self_contained_and_escapes(result: dict[str, Any]) -> None:
     assert raw is not None
     assert json.loads(raw[1]) == result
     assert "It came back." in page
+    assert "5 batches were asked for" in page
 
 
 def test_a_failed_run_says_so_first(result: dict[str, Any]) -> None:

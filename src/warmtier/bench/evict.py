@@ -38,6 +38,10 @@ REFERENCE: Final[dict[str, object]] = {
 }
 
 Progress = Callable[[int, int], None]
+FirstBatch = Callable[[float], int]
+"""Told how long the first batch took, in seconds, answers how many batches there shall be."""
+
+_COMPARED: Final = ("device", "resent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +49,9 @@ class Settings:
     """Size of the experiment."""
 
     prompt_tokens: int = 1600
+    evictor_tokens: int = 1280  # two of these fill the device cache
     batches: int = 5
-    output_tokens: int = 16
-
-    @property
-    def requests(self) -> int:
-        """Requests that one server gets, warm-up included."""
-        return 1 + 5 * self.batches
+    output_tokens: int = 16  # of the requests whose texts are compared; the others stop at their first token
 
     @property
     def texts(self) -> int:
@@ -105,24 +105,34 @@ class Run:
     requests: list[Request] = field(default_factory=list)
 
 
-def measure(base_url: str, settings: Settings, progress: Progress = lambda _done, _total: None) -> Run:
+def measure(
+    base_url: str,
+    settings: Settings,
+    progress: Progress = lambda _done, _total: None,
+    first_batch: FirstBatch | None = None,
+) -> Run:
     """Run the experiment against a fresh server. Blocks. Raises TargetError."""
-    return asyncio.run(_measure(base_url, settings, progress))
+    return asyncio.run(_measure(base_url, settings, progress, first_batch))
 
 
-async def _measure(base_url: str, settings: Settings, progress: Progress) -> Run:
+async def _measure(base_url: str, settings: Settings, progress: Progress, first_batch: FirstBatch | None) -> Run:
     start = scrape(base_url)
     async with Client(base_url) as client:
         prompts = await _prompts(client, settings)
         probe = _Probe(client, base_url, settings)
         first = await probe.send("first", 0, prompts[0])
         requests: list[Request] = []
-        for batch in range(settings.batches):
+        batch, batches = 0, settings.batches
+        while batch < batches:
+            started_s = time.monotonic()
             a, b, c = prompts[1 + 3 * batch : 4 + 3 * batch]
-            plan = (("cold", a), ("device", a), ("evictors", b), ("evictors", c), ("resent", a))
-            for case, prompt in plan:
-                requests.append(await probe.send(case, batch, prompt))
-                progress(1 + len(requests), settings.requests)
+            for case, prompt in (("cold", a), ("device", a), ("evictors", b), ("evictors", c), ("resent", a)):
+                tokens = prompt[: settings.evictor_tokens] if case == "evictors" else prompt
+                requests.append(await probe.send(case, batch, tokens))
+                progress(1 + len(requests), 1 + 5 * batches)
+            if batch == 0 and first_batch is not None:
+                batches = max(1, min(batches, first_batch(time.monotonic() - started_s)))
+            batch += 1
         # Transfer counters travel with the next step's answers; one more tiny request brings the last ones out.
         await client.complete(prompts[0][:8], max_tokens=1)
         await asyncio.sleep(_SETTLE_S)
@@ -149,7 +159,8 @@ class _Probe:
 
     async def send(self, case: str, batch: int, prompt: Sequence[int]) -> Request:
         before = scrape(self._base_url)
-        reply = await self._client.complete(prompt, max_tokens=self._settings.output_tokens)
+        count = self._settings.output_tokens if case in _COMPARED else 1
+        reply = await self._client.complete(prompt, max_tokens=count)
         after = await self._scrape_counted(before, len(prompt))
         await asyncio.sleep(_SETTLE_S)  # stores of this request end before the next is timed
         ttft_s = _ttft_s(reply)

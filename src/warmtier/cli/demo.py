@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,6 +15,7 @@ import typer
 
 from warmtier.cli.output import DebugOption, Format, FormatOption, Output, OutputOption, QuietOption, Table, dumps
 from warmtier.core.errors import CheckFailedError, RequirementError
+from warmtier.core.units import parse_duration
 
 DEFAULT_MODEL: Final = Path("models/SmolLM2-135M-Instruct")
 _BLOCKS: Final = 19
@@ -28,9 +30,9 @@ _ENVIRONMENT: Final = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "OMP_NUM_THREADS": "1",
-    "OMP_WAIT_POLICY": "PASSIVE",  # waiting threads must not take the cores from those that are awaited
-    "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",  # compute on every core; otherwise one of two stays idle
 }
+_SECOND_START_SHARE: Final = 2.0  # both servers start and warm up
+_SECOND_BATCH_SHARE: Final = 1.8  # the second server computes four prefixes where the first computes five
 _NAMES: Final = {"without": "without offload", "host_tier": "with the host tier"}
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -42,6 +44,9 @@ def demo(
     model: Annotated[Path, typer.Option("--model", help="Local model directory.")] = DEFAULT_MODEL,
     host_tier: Annotated[str, typer.Option("--host-tier", metavar="SIZE", help="Host memory for KV.")] = "512MiB",
     batches: Annotated[int, typer.Option("--batches", min=1, help="Batches with fresh prefixes.")] = 5,
+    time_limit: Annotated[
+        str, typer.Option("--time-limit", metavar="TIME", help="Fewer batches where more would take longer than this.")
+    ] = "330s",
     directory: Annotated[Path, typer.Option("--directory", help="Where result.json, report.html and logs go.")] = Path(
         "demo"
     ),
@@ -60,12 +65,15 @@ def demo(
 
     out = Output(format, output, quiet=quiet)
     settings = evict.Settings(batches=batches)
+    pace = _Pace(parse_duration(time_limit))
     _check_requirements(model)
-    servers = {
-        name: _run_server(name, command, settings, directory, out)
-        for name, command in _commands(model, host_tier).items()
-    }
-    result = out.document("demo.evict", _result(model, settings, servers))
+    servers = {}
+    for name, command in _commands(model, host_tier).items():
+        servers[name] = _run_server(name, command, settings, pace, directory, out)
+        settings = replace(settings, batches=len(servers[name]["run"]["cases"]["cold"]["ttft_ms"]))
+    if settings.batches < batches:
+        out.note(f"{settings.batches} of {batches} batches were run, to end within {time_limit} on this processor")
+    result = out.document("demo.evict", _result(model, settings, servers, batches))
     directory.mkdir(parents=True, exist_ok=True)
     _write(directory / "result.json", dumps(result) + "\n", out)
     _write(directory / "report.html", report.html(result), out)
@@ -102,14 +110,39 @@ def _commands(model: Path, host_tier: str) -> dict[str, list[str]]:
     return {"without": [*python, "serve", *arguments], "host_tier": [*python, *plan.arguments]}
 
 
-def _run_server(name: str, command: list[str], settings: Any, directory: Path, out: Output) -> dict[str, Any]:  # noqa: ANN401 - bench is imported late
+class _Pace:
+    """Chooses how many batches fit into the time limit, from how long the first server and batch took."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._started_s = time.monotonic()
+
+    def batches(self, first_batch_s: float) -> int:
+        """Return the number of batches for both servers; the second needs less, because it computes less."""
+        before_s = time.monotonic() - self._started_s - first_batch_s
+        return max(1, int((self._limit_s - _SECOND_START_SHARE * before_s) / (first_batch_s * _SECOND_BATCH_SHARE)))
+
+
+def _run_server(
+    name: str,
+    command: list[str],
+    settings: Any,  # noqa: ANN401 - bench is imported late
+    pace: _Pace,
+    directory: Path,
+    out: Output,
+) -> dict[str, Any]:
     from warmtier.bench import evict
     from warmtier.bench.server import Server
 
     out.note(f"starting vLLM {_NAMES[name]} ...")
     with Server(command, directory / f"server-{name}.log", environment=_ENVIRONMENT) as server:
         out.note(f"ready after {server.start_seconds:.0f} s")
-        run = evict.measure(server.base_url, settings, lambda done, total: out.progress(done, total, _NAMES[name]))
+        run = evict.measure(
+            server.base_url,
+            settings,
+            lambda done, total: out.progress(done, total, _NAMES[name]),
+            pace.batches if name == "without" else None,
+        )
         return {
             "command": shlex.join(["vllm", *command[3:]]),  # without the interpreter and its module
             "start_seconds": round(server.start_seconds or 0.0, 1),
@@ -118,7 +151,7 @@ def _run_server(name: str, command: list[str], settings: Any, directory: Path, o
         }
 
 
-def _result(model: Path, settings: Any, servers: Mapping[str, dict[str, Any]]) -> dict[str, Any]:  # noqa: ANN401
+def _result(model: Path, settings: Any, servers: Mapping[str, dict[str, Any]], asked: int) -> dict[str, Any]:  # noqa: ANN401
     from warmtier.bench.evict import REFERENCE
     from warmtier.bench.machine import machine_facts, package_versions
 
@@ -127,7 +160,7 @@ def _result(model: Path, settings: Any, servers: Mapping[str, dict[str, Any]]) -
         "model": model.name,
         "machine": machine_facts(),
         "versions": package_versions(),
-        "settings": asdict(settings),
+        "settings": {**asdict(settings), "batches_asked": asked},
         "device_cache_tokens": _BLOCKS * _BLOCK_TOKENS,
         "reference": REFERENCE,
         "servers": dict(servers),
