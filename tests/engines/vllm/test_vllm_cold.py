@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from vllm.v1.kv_offload.base import Locality, Medium
+from vllm.v1.kv_offload.base import Locality, Medium, ScheduleEndContext
 from vllm_mini_engine import BLOCK_TOKENS, cold_engine, fill, tokens
 
 from warmtier.core.types import StoreOutcome, TierMode
@@ -29,6 +29,20 @@ def test_a_prefix_that_the_host_gave_up_comes_back_from_the_file_tier(tmp_path: 
     assert stats.counters.hits == 6
     assert stats.counters.promotions == 6
     assert stats.counters.stores[StoreOutcome.STORED] >= 24
+    engine.close()
+
+
+def test_an_idle_engine_steps_until_what_it_knows_is_told(tmp_path: Path) -> None:
+    engine = cold_engine(tmp_path, opened=False)
+    deadline = time.monotonic() + 20
+    modes = []
+    while engine.manager.has_pending_work():
+        assert time.monotonic() < deadline
+        engine.manager.on_schedule_end(ScheduleEndContext((), ()))
+        stats = engine.manager.get_stats()
+        modes += [stats.data["data"].get("warmtier_tier_mode", {}).get(("file",))] if stats else []
+        time.sleep(0.001)
+    assert [mode for mode in modes if mode is not None] == [0, 3]
     engine.close()
 
 

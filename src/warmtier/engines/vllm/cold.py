@@ -81,6 +81,7 @@ class ColdTiers:
         self._writes: dict[int, str] = {}
         self._moved_s = self._started_s = clock()
         self._started = False
+        self.changed = False  # figures moved since someone last cleared this
         for name in self._tiers:
             cache.set_mode(name, TierMode.OFF, self._moved_s, why="not open yet")
         executor_clock: Clock = MonotonicSeconds(clock)
@@ -102,6 +103,7 @@ class ColdTiers:
                 self._restore(tier, now)
         for result in self._executor.take_results():
             self._moved_s = now
+            self.changed = True
             self._note(result)
             self._cache.job_done(result, now)
         self._submit(now)
@@ -127,7 +129,7 @@ class ColdTiers:
         if keys:
             self._cache.restore(tier.keeper.name, keys, now)
         if not tier.restoring:
-            tier.ready = True
+            tier.ready = self.changed = True
             if tier.wanted is not TierMode.OFF:
                 self._cache.set_mode(tier.keeper.name, tier.wanted, now, why="the store is open")
 

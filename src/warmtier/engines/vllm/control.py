@@ -87,12 +87,15 @@ class ControlSocket:
         self._thread = threading.Thread(target=self._run, name="warmtier-control", daemon=True)
         self._thread.start()
 
-    def serve(self) -> None:
-        """Answer what waits. Scheduler's thread; never blocks, costs one comparison when nothing waits."""
+    def serve(self) -> int:
+        """Answer what waits; return how many. Scheduler's thread; never blocks, costs one comparison if none."""
+        count = 0
         while self._waiting:
             waiting = self._waiting.popleft()
             waiting.taken = True
             waiting.reply.put(self._say(waiting.request))
+            count += 1
+        return count
 
     def close(self) -> None:
         """Stop listening and remove the socket."""

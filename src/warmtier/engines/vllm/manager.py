@@ -262,19 +262,21 @@ class WarmtierManager(OffloadingManager):  # type: ignore[misc]
         Without requests vLLM then makes an empty step and sleeps for a millisecond. Jobs of which none ends for
         seconds are not waited for; the next request's steps take their results.
         """
-        if self.control is not None:
-            self.control.serve()
+        if self.control is not None and self.control.serve():
+            self._announce = True
         cold = self._cold
         if cold is not None:
             now = self._clock()
             cold.pump(now)
-            if cold.pending(now):
+            if cold.changed or cold.pending(now):
                 return True
         return self._announce or bool(self._orphaned_loads)
 
     def get_stats(self) -> Any:  # noqa: ANN401 - vLLM's OffloadingConnectorStats
         """Return what changed since the last step."""
         self._announce = False
+        if self._cold is not None:
+            self._cold.changed = False
         self._tracker.step_ended(self._clock())
         tracker = self._tracker
         return self._feed.take(
