@@ -205,7 +205,8 @@ def main() -> None:
     )
     options = parser.parse_args()
     about = common.machine()
-    total, rounds = (32 << 20, 2) if options.quick else (192 << 20, 5)
+    # Two packs at least, or only one upload would be in flight.
+    total, rounds = (128 << 20, 1) if options.quick else (192 << 20, 3)
     os.environ.update(AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY, AWS_EC2_METADATA_DISABLED="true")
     with tempfile.TemporaryDirectory(prefix="wt-") as directory:
         try:
