@@ -23,7 +23,8 @@ _BATCH: Final = 512
 _GLOB: Final = frozenset(b"*?[]\\^-")
 # Values that wait to be sent to us are held in the server's memory, and count against its bound.
 _READ_WINDOW_BYTES: Final = 8 << 20
-_WRITE_WINDOW_BYTES: Final = 64 << 20
+# The server receives a large value in place only when nothing follows it in its buffer.
+_WRITE_WINDOW_BYTES: Final = 2 << 20
 
 
 @dataclass(slots=True)
