@@ -3,7 +3,7 @@
 Ten sessions of 1,024 tokens grow by 128 a turn; three are in flight; the device cache is six times too small. Scored
 is the second half of the turns, when policies can have learned: TTFT, time between tokens, wall time, tokens from a
 cache. **ample**: the host tier holds everything. **pressured**: half of it. **no reuse**: fresh prompts only, what a
-cache costs where it cannot help. vLLM's own manager gets our CPU copy worker, because it has none (``peer_spec.py``).
+cache costs where it cannot help. vLLM's own manager gets our CPU copy worker, because it has none (``peers``).
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def server(kind: str, workload: Workload, host_bytes: int, directory: Path) -> S
     environment = {
         "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
         "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
-        "PYTHONPATH": str(Path(__file__).resolve().parent), "PYTHONHASHSEED": "0",
+        "PYTHONPATH": str(Path(__file__).resolve().parent / "peers"), "PYTHONHASHSEED": "0",
     }  # fmt: skip
     return Server(command, directory / "server.log", environment=environment, start_timeout_s=600)
 

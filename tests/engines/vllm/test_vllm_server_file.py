@@ -129,7 +129,7 @@ def test_a_burst_of_evicted_prefixes_neither_thrashes_nor_stalls_others(server: 
     judge_digests(server.digests())
 
 
-def test_faults_in_every_tier_under_concurrency_are_misses(server: VllmServer) -> None:
+def test_soak_faults_in_every_tier_under_concurrency_are_misses(server: VllmServer) -> None:
     seed = int(os.environ.get("WARMTIER_TEST_SEED", "7"))
     print("seed", seed)
     deadline = time.monotonic() + SOAK_S
