@@ -21,7 +21,8 @@ FILE_TIER = "file"
 class Shape:
     """What the engine decides: sizes and counts of one cache.
 
-    ``defers_shared_loads``: the engine holds a request back while another loads one of its chunks.
+    ``store_threshold``: the n-th offer at which a chunk is stored. ``defers_shared_loads``: the engine holds a request
+    back while another loads one of its chunks.
     ``part_bytes``: bytes of one part (one KV group) of a chunk; ``host_slots``: how many parts the host tier holds.
     """
 
@@ -32,6 +33,7 @@ class Shape:
     prompt_only: bool = False
     events: bool = True
     defers_shared_loads: bool = False
+    store_threshold: int = 1
 
 
 def assemble_cache(config: EngineConfig, shape: Shape, calibration: Calibration | None = None) -> TieredCache:
@@ -57,6 +59,7 @@ def cache_config(config: EngineConfig, shape: Shape) -> CacheConfig:
         tokens_per_chunk=shape.tokens_per_chunk,
         parts_per_chunk=shape.parts_per_chunk,
         offload_prompt_only=shape.prompt_only,
+        store_threshold=shape.store_threshold,
         pending_deadline_s=config.loading.pending_deadline,
         promoting_requests=config.loading.promoting_requests,
         load_conflict_wait_s=config.loading.pending_deadline if shape.defers_shared_loads else None,

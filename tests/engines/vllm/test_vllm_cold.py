@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from vllm.v1.kv_offload.base import Locality, Medium, ScheduleEndContext
-from vllm_mini_engine import BLOCK_TOKENS, cold_engine, fill, tokens
+from vllm_mini_engine import BLOCK_TOKENS, MiniEngine, cold_engine, fill, tokens
 
 from warmtier.core.types import StoreOutcome, TierMode
 from warmtier.store.file.io import Directory
@@ -133,6 +133,48 @@ def test_events_name_the_medium_and_the_tier(tmp_path: Path) -> None:
     host = [event for event in events if event.ownership is None]
     assert {(event.medium, event.locality) for event in host} == {(Medium.CPU, None)}
     assert any(event.removed for event in host)
+    engine.close()
+
+
+def test_the_engines_own_request_parameters_keep_working(tmp_path: Path) -> None:
+    engine = cold_engine(tmp_path)
+    fill(engine, range(4))
+    host_only = [{"medium": "CPU", "locality": "LOCAL"}]
+    assert engine.serve(tokens(0, 6), kv_load_tiers=host_only).loaded_tokens == 0
+    engine = _refilled(engine)
+    assert engine.serve(tokens(0, 6), max_load_tokens=0).loaded_tokens == 0
+    engine = _refilled(engine)
+    disk = [{"medium": "STORAGE"}]
+    assert engine.serve(tokens(0, 6), kv_load_tiers=disk).loaded_tokens == 6 * BLOCK_TOKENS
+    before = engine.cache.stats().tiers["file"].resident
+    assert engine.serve(tokens(50, 6), max_offload_tokens=0).stored_keys == 0
+    engine.idle()
+    assert engine.cache.stats().tiers["file"].resident == before
+    engine.close()
+
+
+def _refilled(engine: MiniEngine) -> MiniEngine:
+    """Push what was just served out of the host tier."""
+    fill(engine, range(1, 4))
+    return engine
+
+
+def test_hints_reach_the_tiers_and_bad_ones_are_counted(tmp_path: Path) -> None:
+    engine = cold_engine(tmp_path)
+    fill(engine, range(4))
+    assert engine.serve(tokens(0, 6), warmtier={"no_load": True}).loaded_tokens == 0
+    assert engine.serve(tokens(60, 6), warmtier={"no_store": True}).stored_keys == 0
+    assert engine.serve(tokens(61, 6), warmtier={"no_stroe": True}).stored_keys == 6
+    assert engine.manager._tracker.figures.invalid_hints == 1
+    engine.close()
+
+
+def test_the_engines_store_threshold_holds_for_every_tier(tmp_path: Path) -> None:
+    engine = cold_engine(tmp_path, extra={"store_threshold": 2})
+    assert engine.serve(tokens(0, 6)).stored_keys == 0
+    assert engine.serve(tokens(0, 6)).stored_keys == 6
+    engine.idle()
+    assert engine.cache.stats().tiers["file"].resident == 6
     engine.close()
 
 

@@ -14,15 +14,6 @@ from warmtier.engines.vllm import control
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 
-class TwoEngines(VllmServer):
-    """Each engine computes on a processor of its own."""
-
-    def _variables(self) -> dict[str, str]:
-        found = {**super()._variables(), "VLLM_CPU_OMP_THREADS_BIND": "0|1"}
-        found.pop("VLLM_CPU_NUM_OF_RESERVED_CPU", None)
-        return found
-
-
 def test_two_engines_start_serve_and_stay_apart(tmp_path: Path) -> None:
     settings = {
         "file": {
@@ -34,9 +25,7 @@ def test_two_engines_start_serve_and_stay_apart(tmp_path: Path) -> None:
         "engine": {"verify": "always", "control_socket": str(tmp_path / "c.sock"), "memory_headroom": "0B"},
         "access_log": {"path": str(tmp_path / "access.jsonl")},
     }
-    with TwoEngines(
-        tmp_path, capacity="24MiB", settings=settings, flags=["--data-parallel-size", "2", "--seed", "1"]
-    ) as server:
+    with VllmServer(tmp_path, capacity="24MiB", settings=settings, data_parallel=2, flags=["--seed", "1"]) as server:
         deadline_s = time.monotonic() + 120
         while server.metrics().total("warmtier_tier_mode", tier="file") != 6:
             assert time.monotonic() < deadline_s, "both engines open a file tier of their own"

@@ -101,6 +101,7 @@ class MiniEngine:
     contained: bool = False
     wait_for_cold: bool = True
     access_log: AccessLog | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     now: float = 0.0
 
@@ -108,6 +109,7 @@ class MiniEngine:
         init_none_hash(sha256_cbor)
         self.rng = np.random.default_rng(7)
         self.config = offloading_config(self.groups, self.blocks_per_chunk, **self.settings)
+        self.config.extra_config.update(self.extra)
         self.memory = np.zeros((self.groups * LAYERS, self.device_blocks, PAGE), np.uint8)
         tensors: list[Bytes] = list(self.memory)
         layout = SlabLayout(self.slots, 1, self.blocks_per_chunk, len(tensors) * PAGE)

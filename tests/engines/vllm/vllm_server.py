@@ -99,6 +99,7 @@ class VllmServer(Server):
         blocks_per_chunk: int = 1,
         capacity: str = "256MiB",
         tensor_parallel: int = 1,
+        data_parallel: int = 1,
         dtype: str = "float32",
         device_blocks: int = DEVICE_BLOCKS,
         connector: str = "OffloadingConnector",
@@ -109,6 +110,9 @@ class VllmServer(Server):
         self.faults_path = directory / "faults.json"
         self.digests_path = directory / "digests"
         self.ranks = tensor_parallel
+        self.processes = tensor_parallel * data_parallel
+        if data_parallel > 1:
+            flags = ["--data-parallel-size", str(data_parallel), *flags]
         self.is_tiny = model is None
         if model is None:
             model = directory / "tiny"
@@ -140,7 +144,7 @@ class VllmServer(Server):
         super().__init__(command, directory / "server.log", environment=self._variables(), start_timeout_s=600)
 
     def _variables(self) -> dict[str, str]:
-        binding = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if self.ranks > 1 else {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
+        binding = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if self.processes > 1 else {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
         return {
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "HF_HUB_OFFLINE": "1",

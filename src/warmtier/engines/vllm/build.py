@@ -148,6 +148,7 @@ def build_cache(
         prompt_only=False,
         events=config.enable_kv_cache_events,
         defers_shared_loads=True,
+        store_threshold=max(1, int(config.extra_config.get("store_threshold", 0))),
     )
     return assemble_cache(settings, shape, calibration)
 
