@@ -10,6 +10,7 @@ import pytest
 from vllm.v1.kv_offload.base import GPULoadStoreSpec
 
 from warmtier.core.errors import StoreError
+from warmtier.engines.vllm import copier as copier_module
 from warmtier.engines.vllm.copier import NO_DIGEST, BlockCopier, stack_pages
 from warmtier.engines.vllm.digests import DigestLog
 from warmtier.engines.vllm.pool import CopyJob, CopyPool
@@ -104,6 +105,23 @@ def test_what_is_loaded_is_what_was_stored(tmp_path: Path, blocks_per_chunk: int
         assert [result.success for result in results] == [True, True]
         assert [result.transfer_size for result in results] == [len(stored) * 3 * PAGE, len(into) * 3 * PAGE]
         assert all(result.transfer_time > 0 for result in results)
+
+
+def test_a_digest_is_the_same_however_a_block_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores digest piece by piece, loads at once: layouts of one and of several pieces must agree."""
+    digests = []
+    for piece_bytes in (1, 2 * PAGE, 1 << 20):
+        monkeypatch.setattr(copier_module, "_PIECE_BYTES", piece_bytes)
+        directory = tmp_path / str(piece_bytes)
+        directory.mkdir()
+        bench = Bench(directory)
+        bench.device.fill(np.random.default_rng(9))
+        bench.store([5], [3])
+        digests.append(int(bench.slab.digests[3, 0, 0]))
+        bench.load([3], [6])
+        assert bench.device.block(6) == bench.device.block(5)
+    assert len(set(digests)) == 1
+    assert digests[0] == bench.copier.device_digest(0, 5)
 
 
 def test_groups_that_share_tensors_keep_their_own_pages(tmp_path: Path) -> None:

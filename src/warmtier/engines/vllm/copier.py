@@ -21,6 +21,7 @@ from warmtier.engines.vllm.slab import Bytes, Slab
 NO_DIGEST: Final = 0
 """Marks a block that was stored without a digest; such blocks load unchecked."""
 _SAMPLE_EVERY: Final = 16
+_PIECE_BYTES: Final = 512 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +64,24 @@ class BlockCopier:
 
     def __init__(self, groups: Sequence[Sequence[PageStack]], slab: Slab, rank: int, check_every: int = 1) -> None:
         self._groups = [[(stack.pages, _host_view(slab, rank, stack)) for stack in stacks] for stacks in groups]
+        self._pieces = [[piece for part in parts for piece in _pieces(*part)] for parts in self._groups]
         self._digests = slab.digests[:, rank]
         self._check_every = check_every
         self.group_bytes = [sum(stack.size_bytes for stack in stacks) for stacks in groups]
 
     def store(self, group: int, block: int, slot: int, place: int) -> None:
         """Copy device ``block`` to position ``place`` of the chunk in ``slot`` and note its digest."""
-        parts = self._groups[group]
-        for pages, host in parts:
-            np.copyto(host[slot, place], pages[:, block])
-        checked = self._check_every and slot % self._check_every == 0
-        self._digests[slot, place] = _digest(parts, slot, place) if checked else NO_DIGEST
+        if not self._check_every or slot % self._check_every:
+            for pages, host in self._groups[group]:
+                np.copyto(host[slot, place], pages[:, block])
+            self._digests[slot, place] = NO_DIGEST
+            return
+        state = xxhash.xxh3_64()
+        for pages, host in self._pieces[group]:
+            target = host[slot, place]
+            np.copyto(target, pages[:, block])
+            state.update(target.data)  # while it is in the processor's cache
+        self._digests[slot, place] = state.intdigest() or 1
 
     def load(self, group: int, block: int, slot: int, place: int) -> bool:
         """Copy position ``place`` of ``slot`` to device ``block``; False, and no copy, if its digest does not match."""
@@ -104,6 +112,13 @@ def _combine(pieces: Iterable[Bytes]) -> int:
     for piece in pieces:
         state.update(piece.data)
     return state.intdigest() or 1
+
+
+def _pieces(pages: Bytes, host: Bytes) -> Iterator[tuple[Bytes, Bytes]]:
+    """Cut a part along its layers into pieces that a processor's own cache holds."""
+    layers = max(1, _PIECE_BYTES // pages.shape[2])
+    for first in range(0, pages.shape[0], layers):
+        yield pages[first : first + layers], host[:, :, first : first + layers]
 
 
 def _host_view(slab: Slab, rank: int, stack: PageStack) -> Bytes:
