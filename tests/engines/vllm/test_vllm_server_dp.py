@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +12,14 @@ from vllm_server import VllmServer, judge_digests, prompt_tokens
 
 from warmtier.engines.vllm import control
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        not os.environ.get("WARMTIER_SLOW"),
+        reason="the file tier in vLLM is not proven yet: set WARMTIER_SLOW=1 to run two engines",
+    ),
+]
 
 
 def test_two_engines_start_serve_and_stay_apart(tmp_path: Path) -> None:

@@ -21,7 +21,14 @@ from vllm_server import BLOCK_TOKENS, VllmServer, judge_digests, prompt_tokens
 from warmtier.bench.scrape import Scrape
 from warmtier.engines.vllm import control
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(
+        not (os.environ.get("WARMTIER_SLOW") or os.environ.get("WARMTIER_SOAK_SECONDS")),
+        reason="the file tier in vLLM is not proven yet: set WARMTIER_SLOW=1 to run its real servers",
+    ),
+]
 
 SOAK_S = float(os.environ.get("WARMTIER_SOAK_SECONDS", "60"))
 CLIENTS = 16
