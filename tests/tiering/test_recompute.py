@@ -145,3 +145,9 @@ def test_a_wrong_calibration_names_its_place(text: bytes, message: str) -> None:
 def test_a_missing_calibration_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_calibration(tmp_path / "none.json")
+
+
+def test_now_and_then_a_refused_load_is_made_so_that_it_is_measured_again() -> None:
+    known = costs(FILE)
+    decisions = [known.decide([nvme(0, 16)]) for _ in range(96)]
+    assert [at for at, decision in enumerate(decisions) if decision.reason is None] == [31, 63, 95]

@@ -16,6 +16,7 @@ from warmtier.tiering.calibration import Calibration, LinkSpeed, PrefillSpeed
 _DECAY: Final = 0.98
 _ENOUGH: Final = 8
 _RATIOS: Final = 64
+_PROBE_EVERY: Final = 32
 
 
 class Line:
@@ -108,6 +109,7 @@ class Costs:
         self._host = host
         self._links: dict[str, LinkEstimate] = {}
         self._prefill = Line()
+        self._refused = 0  # decisions in a row to compute what could be loaded
 
     @property
     def informed(self) -> bool:
@@ -162,8 +164,14 @@ class Costs:
             gain_s = saved_s - self.margin * self._load_s(segments[:count], speeds)
             if gain_s > best:
                 best, chosen = gain_s, count
-        reason = None if chosen == len(segments) else MissReason.RECOMPUTE_CHEAPER
-        return Decision(chosen, reason, source)
+        if chosen == len(segments):
+            self._refused = 0
+            return Decision(chosen, None, source)
+        self._refused += 1
+        if self._refused >= _PROBE_EVERY:  # what is never loaded is never measured again, however fast it has become
+            self._refused = 0
+            return Decision(len(segments), None, source)
+        return Decision(chosen, MissReason.RECOMPUTE_CHEAPER, source)
 
     def _load_s(self, segments: Sequence[Segment], speeds: dict[str, tuple[LinkSpeed, Source] | None]) -> float:
         """Cold links work side by side, then everything goes to the device; unknown host links cost nothing."""

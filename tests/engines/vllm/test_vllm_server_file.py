@@ -105,8 +105,8 @@ def test_file_hits_are_served_after_the_host_gave_the_prefix_up(server: VllmServ
 
 def test_a_burst_of_evicted_prefixes_neither_thrashes_nor_stalls_others(server: VllmServer) -> None:
     """Fifty requests whose prefixes lie in the file tier, at once, beside one that needs no tier."""
-    first, count = 1000, 50
-    _fill(server, first, count, 520)
+    first, count, length = 1000, 50, 1300
+    _fill(server, first, count, length)
     server.settle()
     before = server.metrics()
     slowest: list[float] = []
@@ -123,7 +123,7 @@ def test_a_burst_of_evicted_prefixes_neither_thrashes_nor_stalls_others(server: 
     bystander = threading.Thread(target=other)
     bystander.start()
     with ThreadPoolExecutor(count) as pool:
-        answers = list(pool.map(lambda seed: server.complete(prompt_tokens(seed, 520)), range(first, first + count)))
+        answers = list(pool.map(lambda seed: server.complete(prompt_tokens(seed, length)), range(first, first + count)))
     done.set()
     bystander.join()
     after = server.metrics()
@@ -131,9 +131,22 @@ def test_a_burst_of_evicted_prefixes_neither_thrashes_nor_stalls_others(server: 
         before.total("warmtier_promotion_chunks_total", tier="file", outcome="arrived") or 0
     )
     print("promoted", promoted, "cached", sum(a.cached_tokens for a in answers), "bystander", max(slowest, default=0))
-    assert promoted <= 4 * count * 1.2, "nothing is brought up twice"
+    assert promoted <= 10 * count * 1.2, "nothing is brought up twice"
     assert sum(answer.cached_tokens > 0 for answer in answers) >= count // 2
     judge_digests(server.digests())
+
+
+def test_a_skipped_load_fails_the_same_judge(server: VllmServer) -> None:
+    server.fault()
+    _fill(server, 3000, 4)
+    server.settle()
+    server.fault(skip_load=True)
+    for seed in range(3000, 3004):
+        server.complete(prompt_tokens(seed, 1300))
+    server.fault()
+    with pytest.raises(AssertionError):
+        judge_digests(server.digests())
+    server.digests_path.with_name(server.digests_path.name + ".0").write_text("")
 
 
 def test_soak_faults_in_every_tier_under_concurrency_are_misses(server: VllmServer) -> None:
@@ -168,20 +181,6 @@ def test_soak_faults_in_every_tier_under_concurrency_are_misses(server: VllmServ
     assert page.total("warmtier_up") == 1
     waited = page.total("warmtier_pending_seconds_sum") or 0
     print("waited", waited, "of", page.total("warmtier_pending_seconds_count"))
-
-
-def test_a_skipped_load_fails_the_same_judge(server: VllmServer) -> None:
-    server.fault()
-    time.sleep(2.0)  # the breaker's cool-down
-    _fill(server, 3000, 4)
-    server.settle()
-    server.fault(skip_load=True)
-    for seed in range(3000, 3004):
-        server.complete(prompt_tokens(seed, 1300))
-    server.fault()
-    with pytest.raises(AssertionError):
-        judge_digests(server.digests())
-    server.digests_path.with_name(server.digests_path.name + ".0").write_text("")
 
 
 def test_file_hits_resume_after_kill_9_and_after_a_restart(server: VllmServer, directory: Path) -> None:

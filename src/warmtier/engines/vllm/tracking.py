@@ -94,6 +94,7 @@ class Tracker:
         self._used = np.zeros(slots, bool)  # the slot holds a chunk that was never read
         self._steps: deque[_Step] = deque(maxlen=_STEPS)
         self._ended_s = 0.0
+        self._computed_tokens = 0
 
     def begin(self, now: float) -> Track:
         """A request has arrived."""
@@ -130,9 +131,8 @@ class Tracker:
         first, last = state.positions[keys[0]] - tokens, state.positions[keys[-1]]
         track.loaded_to = last
         self._count_hits(state, first, last)
-        prefill = self._cache.state.costs.prefill()
-        if prefill is not None:
-            self.figures.prefill_saved_s += prefill[0].seconds(first, last)
+        if self._computed_tokens:
+            self.figures.prefill_saved_s += (last - first) * self.figures.prefill_spent_s / self._computed_tokens
 
     def _count_hits(self, state: RequestState, first: int, last: int) -> None:
         tokens, groups = state.request.tokens_per_chunk, state.groups
@@ -186,7 +186,11 @@ class Tracker:
         self._steps.append(_Step(now))
 
     def step_ended(self, now: float) -> None:
-        """Results of the oldest step under way have come. Its time is given to what it computed, by tokens."""
+        """Results of the oldest step under way have come.
+
+        A request that is computed waits for the whole step, whoever shares it, as a load waits for the steps that run
+        meanwhile. So the decision between them compares what a request waits for, under the load of the moment.
+        """
         if not self._steps:
             return
         step = self._steps.popleft()
@@ -195,8 +199,9 @@ class Tracker:
         total = sum(last - first for first, last in step.spans)
         if total >= _FEW_TOKENS and seconds > 0:
             self.figures.prefill_spent_s += seconds
+            self._computed_tokens += total
             for first, last in step.spans:
-                self._cache.observe_prefill(first, last, seconds * (last - first) / total)
+                self._cache.observe_prefill(first, last, seconds)
 
     # --- the end ---
 
